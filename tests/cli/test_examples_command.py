@@ -112,3 +112,8 @@ def test_what_can_not_be_done_is_said_in_a_sentence(
 
 def test_without_a_config_folder_there_is_nothing_to_add_to(shell: Shell) -> None:
     assert "there is no config folder" in shell("examples", code=3).stderr
+
+
+def test_check_names_the_bundles_that_lack_examples_and_fails_for_none(shell: Shell) -> None:
+    shell.write(servers=SERVERS, bundles=BUNDLES)
+    assert "weather has fewer than 3 examples" in shell("check").stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.decide.unusable_tools import unused_local
 from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.errors import Problem
+from bundle_router.review.example_writing.candidates import lacking_line
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
 from bundle_router.workbench.server_reviews import Review, json_of, lines_of, remote_servers, review
@@ -180,6 +182,9 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     only_routed = unpickable_line(catalog)
     if only_routed:
         say(only_routed)
+    few_examples = lacking_line(catalog, _own_bundles(checked.files))
+    if few_examples:
+        say(few_examples)
     for line in _keyless_lines(catalog):
         say(line)
     if config_folder(arguments) is None:
@@ -192,6 +197,12 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
             f"not usable before they are reviewed: {', '.join(checked.unpinned)} (bundle-router"
             " pin)"
         )
+
+
+def _own_bundles(files: Sequence[ConfigFile]) -> frozenset[str]:
+    """Return the ids of the bundles that valid files of the project declare."""
+    own = [file for file in files if (file.name, file.layer) == ("bundles.toml", "project")]
+    return frozenset(id_ for file in own for id_ in tomllib.loads(file.text).get("bundles", {}))
 
 
 def _missing_extras(catalog: Catalog) -> Iterator[Problem]:

@@ -149,3 +149,4 @@ def _show(made: ImportedServers, texts: dict[Path, str], *, written: bool) -> No
     elif written:
         say(f"next: bundle-router pin --development {' '.join(made.names)} --write")
         say("then narrow the bundles in bundles.toml and map them in routes.toml and policy.toml")
+        say("then, where a model is configured: bundle-router examples (search finds by them)")

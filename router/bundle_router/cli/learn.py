@@ -350,8 +350,12 @@ def _show_proposals(learning: Learning) -> None:
         ]
         table(("route to promote", "bundles", "answers>", "runs>", "used>"), rows)
     if proposals.examples:
-        examples = [(e.bundle, e.text, e.runs, e.rank or "not found") for e in proposals.examples]
-        table(("example to add", "text", "runs>", "ranked now>"), examples)
+        examples = [
+            (e.bundle, e.text, e.runs, e.rank or "not found", e.answered_by_model, e.evidence[-1])
+            for e in proposals.examples
+        ]
+        columns = ("example to add", "text", "runs>", "ranked now>", "by a model>", "such as")
+        table(columns, examples)
     if proposals.trims:
         trims = [
             (t.bundle, "all of it" if t.whole else " ".join(t.tools), t.steps, t.runs, t.tokens)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bundle_router.core.catalog import MIN_LABELS, Route
+from bundle_router.core.catalog import MIN_LABELS, Catalog, Route
 from bundle_router.core.config.written_forms import FILES, form_of
 from bundle_router.core.search.fit import MIN_LABELS as MIN_REPLAYED
 from bundle_router.core.search.learned_values import NOTHING, LearnedValues
@@ -331,7 +331,59 @@ def test_intents_that_search_alone_does_not_rank_become_examples(deployment: Any
         for row in taught_once(deployment).proposals.examples
     }
     assert ("issues.tracker", "log a snag about") in proposed
-    assert all(row.runs >= 3 for row in taught_once(deployment).proposals.examples)
+
+
+def with_examples(of: Catalog) -> Catalog:
+    """Return the catalog with bundles that lack no examples."""
+    three = ("frob one", "frob two", "frob three")
+    bundles = {id_: replace(bundle, examples=three) for id_, bundle in of.bundles.items()}
+    return replace(of, bundles=bundles)
+
+
+def test_of_bundles_with_examples_only_what_three_runs_needed_is_proposed(deployment: Any) -> None:
+    learning = taught(deployment, current=with_examples(deployment.catalog))
+    assert learning.proposals.examples
+    assert all(row.runs >= 3 for row in learning.proposals.examples)
+
+
+def test_of_a_bundle_that_lacks_examples_goals_of_one_run_are_proposed_with_the_step(
+    kit: Any,
+) -> None:
+    runs = {
+        "r1": [kit.Turn("search the source code for the login", ("repo.readonly",), ("repo.grep",))]
+    }
+    deployment = kit.Deployment(kit.workshop()).play(runs)
+    proposals = taught(deployment).proposals
+    goal = "search the source code for the login"
+    (row,) = proposals.examples
+    assert (row.bundle, row.text, row.runs, row.rank) == ("repo.readonly", goal, 1, 1)
+    assert row.evidence == ("r1/0",)
+    text = proposals_toml(proposals, deployment.catalog)
+    assert f'# "{goal}": in 1 run (r1/0), ' in text
+    assert taught(deployment, current=with_examples(deployment.catalog)).proposals.examples == ()
+
+
+def test_what_a_model_had_to_be_asked_for_becomes_an_example_though_search_ranks_it(
+    kit: Any,
+) -> None:
+    goal = "search the source code for the login"
+    turns = [kit.Turn(goal, ("repo.readonly",), ("repo.grep",))]
+    deployment = kit.Deployment(with_examples(kit.workshop())).play(
+        {f"r{at}": turns for at in range(4)}
+    )
+    past = deployment.past()
+
+    def examples_of(*, by_model: bool) -> Any:
+        steps = [replace(step, by_model=by_model) for step in past]
+        search = make_search(deployment.catalog)
+        return learn(
+            steps, deployment.catalogs, deployment.catalog, search, NOTHING
+        ).proposals.examples
+
+    assert examples_of(by_model=False) == ()
+    (row,) = examples_of(by_model=True)
+    assert (row.text, row.rank, row.answered_by_model) == (goal, 1, 4)
+    assert row.evidence == ("r1/0", "r2/0", "r3/0")
 
 
 def test_words_that_meant_several_bundles_are_an_example_of_none(kit: Any) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from bundle_router.core.catalog import Catalog, Route
@@ -29,6 +29,7 @@ from bundle_router.core.search.ranking import Search
 from bundle_router.core.values import Address
 from bundle_router.core.values.patterns import is_glob
 from bundle_router.core.values.visible import visible
+from bundle_router.review.example_writing.candidates import lacking_examples
 from bundle_router.review.learning.labels import LabelledStep
 from bundle_router.review.learning.recorded_steps import PastStep
 
@@ -39,6 +40,8 @@ SAME: Final = 0.9
 USED: Final = 0.5
 MIN_SHOWN: Final = 20
 MAX_EXAMPLES: Final = 3
+MAX_EVIDENCE: Final = 3
+"""Steps that are named for one example."""
 MAX_EXAMPLE: Final = 200
 """Maximum characters of an example. Longer goals are not proposed."""
 ALIKE: Final = 0.5
@@ -70,14 +73,18 @@ class RouteProposal:
 
 @dataclass(frozen=True, slots=True)
 class ExampleProposal:
-    """An example for a bundle: found in `runs` runs; search alone ranks the bundle `rank`th (None:
-    not at all).
-    """
+    """An example for a bundle: the goal of a past step, redacted as the record has it."""
 
     bundle: str
     text: str
     runs: int
+    """Runs in which the bundle was needed for goals like it."""
     rank: int | None
+    """Place at which search alone ranks the bundle for it; None: not at all."""
+    answered_by_model: int = 0
+    """Steps with goals like it for which a model picked the bundle, which was then used."""
+    evidence: tuple[str, ...] = ()
+    """Some of the steps, as `run/seq`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,7 @@ def propose(
     """Return all proposals from the logs. Without a search, no examples."""
     return Proposals(
         tuple(_propose_routes(past, current, after)),
-        tuple(_propose_examples(labelled, search)) if search is not None else (),
+        tuple(_propose_examples(labelled, current, search)) if search is not None else (),
         tuple(_trims(past, catalogs, current)),
     )
 
@@ -209,27 +216,52 @@ def _row(settled: Sequence[PastStep], plans: Plans) -> tuple[str, ...]:
 
 
 @dataclass(slots=True)
+class _Use:
+    """A bundle that was needed for similar texts, and nothing else with it."""
+
+    runs: set[str] = field(default_factory=set)
+    ranks: dict[str, int | None] = field(default_factory=dict)
+    """The texts, each with the place at which search alone ranks the bundle."""
+    unsettled: set[str] = field(default_factory=set)
+    """Those for which search alone does not rank it first, or a model had to be asked."""
+    steps: list[str] = field(default_factory=list)
+    """The steps, as `run/seq`."""
+    by_model: list[str] = field(default_factory=list)
+    """Those of them for which a model picked it."""
+
+
+@dataclass(slots=True)
 class _Kind:
-    """Similar texts: the runs in which each bundle was needed for them, and for each bundle the
-    texts that search alone fails to rank to it, with the rank.
-    """
+    """Similar texts, and the bundles that were needed for them."""
 
     stems: frozenset[str]
-    runs: defaultdict[str, set[str]]
-    missed: defaultdict[str, dict[str, int | None]]
+    uses: defaultdict[str, _Use] = field(default_factory=lambda: defaultdict(_Use))
 
 
 def _propose_examples(
-    labelled: Sequence[LabelledStep], search: Search
+    labelled: Sequence[LabelledStep], current: Catalog, search: Search
 ) -> Iterator[ExampleProposal]:
+    """Yield goals that search alone does not settle; of bundles that lack examples, any goal.
+
+    What a bundle was needed for in one run is evidence enough where it lacks examples, else in
+    `MIN_RUNS`. A person reads each.
+    """
+    lacking = {bundle.id for bundle in lacking_examples(current, current.bundles)}
     proposals: defaultdict[str, list[ExampleProposal]] = defaultdict(list)
     for kind in _kinds(labelled, search):
-        total = len(set().union(*kind.runs.values()))
-        for bundle, missed in kind.missed.items():
-            runs = len(kind.runs[bundle])
-            if runs >= MIN_RUNS and runs >= SAME * total:
-                text = min(missed, key=lambda text: (len(text), text))
-                proposals[bundle].append(ExampleProposal(bundle, text, runs, missed[text]))
+        total = len(set().union(*(use.runs for use in kind.uses.values())))
+        for bundle, use in kind.uses.items():
+            texts = use.ranks if bundle in lacking else use.unsettled
+            runs = len(use.runs)
+            is_agreed = runs >= SAME * total
+            if texts and is_agreed and (bundle in lacking or runs >= MIN_RUNS):
+                text = min(texts, key=lambda text: (len(text), text))
+                evidence = tuple((use.by_model or use.steps)[-MAX_EVIDENCE:])
+                proposals[bundle].append(
+                    ExampleProposal(
+                        bundle, text, runs, use.ranks[text], len(use.by_model), evidence
+                    )
+                )
     for _, rows in sorted(proposals.items()):
         yield from sorted(rows, key=lambda row: (-row.runs, row.text))[:MAX_EXAMPLES]
 
@@ -245,20 +277,30 @@ def _kinds(labelled: Sequence[LabelledStep], search: Search) -> list[_Kind]:
         near = (kind for stem in sorted(stems) for kind in holding[stem])
         kind = next((k for k in near if len(stems & k.stems) >= ALIKE * len(stems | k.stems)), None)
         if kind is None:
-            kind = _Kind(stems, defaultdict(set), defaultdict(dict))
+            kind = _Kind(stems)
             kinds.append(kind)
             for stem in stems:
                 holding[stem].append(kind)
-        (needed,) = step.needed
-        ranked = [
-            scored.id for scored in search.rank_bundles(step.past.request, step.permitted).scored
-        ]
-        kind.runs[needed].add(step.past.run_id)
-        if ranked[:1] != [needed]:
-            kind.missed[needed].setdefault(
-                text, ranked.index(needed) + 1 if needed in ranked else None
-            )
+        _add_use(kind, step, text, search)
     return kinds
+
+
+def _add_use(kind: _Kind, step: LabelledStep, text: str, search: Search) -> None:
+    (needed,) = step.needed
+    past = step.past
+    use = kind.uses[needed]
+    use.runs.add(past.run_id)
+    use.steps.append(f"{past.run_id}/{past.seq}")
+
+    scored = search.rank_bundles(past.request, step.permitted).scored
+    ranked_ids = [bundle.id for bundle in scored]
+    rank = ranked_ids.index(needed) + 1 if needed in ranked_ids else None
+    use.ranks.setdefault(text, rank)
+    is_from_model = past.by_model and needed in (past.picks or ())
+    if is_from_model:
+        use.by_model.append(f"{past.run_id}/{past.seq}")
+    if rank != 1 or is_from_model:
+        use.unsettled.add(text)
 
 
 # --- trims ----------------------------------------------------------------------------------------

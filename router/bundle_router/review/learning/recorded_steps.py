@@ -28,8 +28,8 @@ class PastStep:
 
     `shown`: bundle id to the reason it was shown for. `called`: (bundle, tool) of every call that
     reached its tool. `missed`: tools that were asked for and merely not shown. `picks`: the answer
-    of search or a model, in order; None if neither answered. `needed` and `not_needed` are a
-    reviewer's labels. `searches`: the agent's calls of `search_tools`.
+    of search or a model, in order; None if neither answered; `by_model`: a model did. `needed` and
+    `not_needed` are a reviewer's labels. `searches`: the agent's calls of `search_tools`.
     """
 
     run_id: str
@@ -49,6 +49,7 @@ class PastStep:
     needed: frozenset[str] = frozenset()
     not_needed: frozenset[str] = frozenset()
     searches: int = 0
+    by_model: bool = False
 
     @property
     def address(self) -> Address:
@@ -149,4 +150,5 @@ def _close(entry: _Open, needed: frozenset[str], not_needed: frozenset[str]) -> 
         needed=needed,
         not_needed=not_needed,
         searches=entry.searches,
+        by_model=answer is not None and answer.source == "model" and not decision.degraded,
     )

@@ -82,7 +82,9 @@ def _bundles(proposals: Proposals, catalog: Catalog) -> Iterator[str]:
 def _example_lines(examples: Sequence[ExampleProposal], catalog: Catalog) -> Iterator[str]:
     for row in examples:
         rank = f"ranks it {row.rank}." if row.rank is not None else "does not find it"
-        yield f"# {toml_string(row.text)}: in {row.runs} runs, and search alone {rank}"
+        model = f"a model picked it {row.answered_by_model}×, " if row.answered_by_model else ""
+        runs = f"{row.runs} run{'s' if row.runs != 1 else ''} ({', '.join(row.evidence)})"
+        yield f"# {toml_string(row.text)}: in {runs}, {model}and search alone {rank}"
     if examples:
         bundle = catalog.bundles[examples[0].bundle]
         yield f"examples = {_list((*bundle.examples, *(row.text for row in examples)))}"
