@@ -94,6 +94,11 @@ def test_a_stranger_is_refused_wherever_it_knocks(headers: Head, code: str) -> N
     assert asks("/healthz", headers) == (NOBODY if is_address or code == "unauthorized" else code)
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+def test_the_scheme_is_read_in_any_case(scheme: str) -> None:
+    assert asks("/v1/runs", head(None, ("authorization", f"{scheme} {KEY}"))) == Caller()
+
+
 def test_the_services_own_names_and_pages_are_let_in() -> None:
     for more in ((), (("origin", "http://localhost:8000"),), (("sec-fetch-site", "none"),)):
         assert asks("/v1/runs", head(KEY, *more, host="localhost:8000")) == Caller()

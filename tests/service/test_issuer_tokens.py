@@ -438,6 +438,7 @@ def test_without_the_issuers_keys_its_tokens_are_refused_and_others_are_not(
     site: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any, mood: str, reported: str
 ) -> None:
     monkeypatch.setattr(issuer_tokens, "FETCH_S", 0.3)
+    private_key("short")  # made before anybody waits for it
 
     async def work(issuer: ScriptedIssuer, router: Any, endpoint: Any) -> None:
         issuer.mood = mood

@@ -39,7 +39,7 @@ SIGN_IN: Final = b"/sign-in"
 _NAME: Final = "use one of these names, or start the service with --name"
 _OWN: Final = "send no Origin, as programs do, or open the service's own pages"
 _OWN_SITE: Final = (b"none", b"same-origin")
-_BEARER: Final = re.compile(rb"[Bb]earer +([^\s]{1,8192}) *")
+_BEARER: Final = re.compile(rb"(?i:bearer) +([^\s]{1,8192}) *")
 MAX_OWN_TOKEN: Final = 1_024
 """Bytes that a token of the service's own has at most."""
 _DOTS_OF_A_JWT: Final = 2
