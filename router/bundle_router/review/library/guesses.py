@@ -106,11 +106,16 @@ def _of_name(name: str) -> Iterator[Evidence]:
     """Yield the kinds of the verbs in a name (rule 1)."""
     words = _words_of_name(name)
     verbs = [word for word in words if word in _KIND_OF_VERB]
-    certain = [word for word in verbs if word not in _OFTEN_NOUNS]
-    if certain and words[0] in _KIND_OF_VERB and words[0] in _OFTEN_NOUNS:
-        certain.append(words[0])
-    for verb in certain or verbs:
+    for verb in _certain_verbs(words[:1], verbs) or verbs:
         yield _KIND_OF_VERB[verb], f"{verb!r} in its name"
+
+
+def _certain_verbs(first: list[str], verbs: list[str]) -> list[str]:
+    """Return the verbs that are hardly nouns, and then also a verb that the name begins with."""
+    certain = [verb for verb in verbs if verb not in _OFTEN_NOUNS]
+    if certain and first == verbs[:1]:
+        return certain + first
+    return certain
 
 
 def _words_of_name(name: str) -> list[str]:
@@ -157,21 +162,32 @@ def _of_schema(schema: Mapping[str, Any]) -> Iterator[Evidence]:
 
 def _of_parameter(name: str, schema: Mapping[str, Any]) -> Iterator[Evidence]:
     lower = name.lower()
-    words = _words_of_name(name)
     if lower in _CODE_PARAMETERS and "enum" not in schema:
         yield "run", f"parameter {name!r}"
     if _FILE_PARAMETER.fullmatch(name):
         yield "write", f"parameter {name!r}"
     if lower in _FORCING_PARAMETERS:
         yield "risky", f"parameter {name!r}"
-    if schema.get("type") == "boolean" and words:
-        verb = words[0]
+
+    words = _words_of_name(name)
+    if schema.get("type") == "boolean":
+        yield from _of_switch(name, words[:1])
+    if lower in _ACTION_PARAMETERS or words[-1:] in (["action"], ["operation"]):
+        yield from _of_action(name, schema)
+
+
+def _of_switch(name: str, first: list[str]) -> Iterator[Evidence]:
+    """Yield the kind of the verb that a switch is named by: `clear`, not `include`."""
+    for verb in first:
         if verb in _KIND_OF_VERB and verb not in _OFTEN_NOUNS and verb != "resolve":
             yield _KIND_OF_VERB[verb], f"switch {name!r}"
-    if lower in _ACTION_PARAMETERS or words[-1:] in (["action"], ["operation"]):
-        for value in _values(schema):
-            for kind, _ in _of_name(value):
-                yield kind, f"{value!r} as {name!r}"
+
+
+def _of_action(name: str, schema: Mapping[str, Any]) -> Iterator[Evidence]:
+    """Yield the kinds of what a parameter may say is to be done."""
+    for value in _values(schema):
+        for kind, _ in _of_name(value):
+            yield kind, f"{value!r} as {name!r}"
 
 
 def _values(schema: Mapping[str, Any]) -> Iterator[str]:
