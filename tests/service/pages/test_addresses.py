@@ -55,7 +55,7 @@ def some_addresses(reader: RunReader) -> list[str]:
         "/", "/runs", "/runs?denied=1&sort=-took", "/steps?degraded=1", "/calls?outcome=denied", "/search?q=retry",
         "/matrix", "/catalog", "/catalog/repo.readonly", "/servers/repo", f"/artifacts/{sha256}", f"/runs/{run}",
         f"/runs/{run}/0", f"/runs/{run}/0/array?form=anthropic", f"/runs/{run}/0/why/workspace.exec", f"/runs/{run}/2",
-        f"/compare?a={run}/0&b=feature-001/0",
+        f"/compare?a={run}/0&b=feature-001/0", "/library?q=delete", "/library/github-ref",
     ]  # fmt: skip
 
 
@@ -127,6 +127,7 @@ def test_what_is_not_there_is_said_with_its_status(client: TestClient) -> None:
         "/runs/nobody",
         "/runs/feature-001/9999",
         "/catalog/none",
+        "/library/none",
         "/artifacts/" + "0" * 64,
         "/compare?a=x",
     ):

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from bundle_router.core.values.artifacts import SHA256
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
+from bundle_router.service.pages.library_views import library_page, library_server_page
 from bundle_router.service.pages.queries import Query, fields_of, first
 from bundle_router.service.pages.rendering import (
     NAV,
@@ -238,6 +239,11 @@ class PageRoutes:
             *page("/matrix", lambda _: v.matrix()),
             *page("/catalog", lambda _: v.catalog()),
             *page("/catalog/{bundle}", lambda r: v.bundle(r.path_params["bundle"])),
+            *page("/library", lambda r: library_page(query_of(r), self._reader.where)),
+            *page(
+                "/library/{server}",
+                lambda r: library_server_page(r.path_params["server"], self._reader.where),
+            ),
             *page("/servers/{server}", lambda r: v.server(r.path_params["server"])),
             *page("/artifacts/{sha256}", lambda r: v.artifact(r.path_params["sha256"])),
             part("/parts/runs", lambda r: v.new_runs(query_of(r))),
