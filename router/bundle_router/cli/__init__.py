@@ -23,6 +23,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
         "diff",
         "compare two configs: what the new one newly allows at any step, and what it takes away",
     ),
+    "allow": ("allow", "permit a bundle to a role and route it there; shows what that widens"),
     "demo": ("demo", "run a small workflow end to end and show what happened"),
     "route": ("route", "decide what a step may see, and write it to the run directory"),
     "search": ("search", "rank bundles, or tools, for a request"),

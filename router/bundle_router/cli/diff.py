@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
                 }
             )
         else:
-            _show(diff, places, None if arguments.all else MAX_ROWS)
+            show_diff(diff, places, None if arguments.all else MAX_ROWS)
             if allowance is not None:
                 say(f"allowed: {arguments.allow_widening} (kept in {allowance})")
     if diff.widens and allowance is None:
@@ -148,7 +148,8 @@ def _keep(reason: str, diff: PrivilegeDiff, new: _Loaded) -> Path | None:
 # --- for people -----------------------------------------------------------------------------------
 
 
-def _show(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
+def show_diff(diff: PrivilegeDiff, places: Places, limit: int | None) -> None:
+    """Print what a config edit newly allows and takes away: `limit` rows of each kind, or all."""
     counts = {kind: len(diff.of(kind)) for kind in _KINDS}
     for kind in _KINDS:
         rows = diff.of(kind)
