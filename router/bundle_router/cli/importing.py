@@ -44,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         bundles=catalog.bundles,
         pins=open_pins(config).read,
         library=read_library(),
+        languages=catalog.settings.search.languages,
     )
     folder = Path(config or "config")
     texts = {

@@ -133,7 +133,8 @@ def _first_bundle(
         tools = tuple(tool for tool in tools if tool.card.tool in arguments.tool)
     listed = replace(row.admitted, tools=tools)
     is_trusted = row.server.trust == "trusted"
-    first = first_bundles(listed, read_library(), trusted=is_trusted)
+    languages = catalog.settings.search.languages
+    first = first_bundles(listed, read_library(), trusted=is_trusted, languages=languages)
 
     folder = config_folder(arguments)
     path = Path(folder or "config") / "bundles.toml"

@@ -20,6 +20,7 @@ from bundle_router.core.config.resolve import resolve
 from bundle_router.core.servers.admission.admit import admit
 from bundle_router.core.servers.pins.reviewed import approve
 from bundle_router.review.imports import ImportProblem, import_clients, read_clients
+from bundle_router.workbench.library_reader import read_library
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,22 @@ def test_definitions_that_were_reviewed_here_before_give_its_bundles(
     again = import_clients(text, "x.json", pins={"a": pins}.get, bundles={"a.risky"})
     assert again.bundles == ""
     assert "a: bundle 'a.risky' exists already and was left as it is" in again.notes
+
+
+def test_pinned_definitions_that_the_library_knows_bring_its_bundles(
+    real_servers: list[dict[str, Any]],
+) -> None:
+    (listed,) = [row for row in real_servers if row["server"] == "time"]
+    server = Server("clock", "stdio", command="x")
+    pins = approve(server, admit(server, listed["tools"], listed["instructions"]))
+    text = json.dumps({"mcpServers": {"clock": {"command": "x"}}})
+    found = import_clients(
+        text, "x.json", pins={"clock": pins}.get, library=read_library(), languages=["de"]
+    )
+    (bundle,) = tomllib.loads(found.bundles)["bundles"].values()
+    assert bundle["tools"] == ["clock.convert_time", "clock.get_current_time"]
+    assert bundle["effects"] == ["read"]
+    assert "'time' of the library, revision 1" in found.bundles
 
 
 def test_one_variable_never_stands_for_two_values() -> None:

@@ -37,6 +37,20 @@ def test_definitions_that_were_read_bring_the_librarys_bundles(
     assert bundles["mail.risky"]["effects"] == ["write", "network"]
 
 
+def test_key_words_are_written_in_the_languages_that_the_config_names(
+    post_office: Definitions, short_library: Library, listing: Listing
+) -> None:
+    def words(*languages: str) -> object:
+        first = first_bundles(
+            listing(post_office), short_library, trusted=False, languages=languages
+        )
+        return tomllib.loads(first.text)["bundles"]["mail.read"].get("words")
+
+    assert words() == ["Brief", "lettre"]
+    assert words("de-AT", "pt-BR") == ["Brief"]
+    assert words("ja") is None
+
+
 def test_comments_name_the_revision_and_the_clause_of_what_does_not_plainly_read(
     post_office: Definitions, short_library: Library, listing: Listing
 ) -> None:

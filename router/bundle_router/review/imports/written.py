@@ -56,13 +56,15 @@ def import_clients(
     bundles: Collection[str] = (),
     pins: Callable[[str], Pins | None] = _no_pins,
     library: Sequence[LibraryServer] = (),
+    languages: Sequence[str] = (),
 ) -> ImportedServers:
     """Return config text for the settings of another program. Raises ImportProblem.
 
     `servers` and `bundles` are the existing names. `pins` gives what was reviewed of a server (by
-    its name here), and `library` what is known about such definitions.
+    its name here), `library` what is known about such definitions, and `languages` those whose
+    key words are written.
     """
-    writing = _Writing(name, set(servers), set(bundles), pins, library)
+    writing = _Writing(name, set(servers), set(bundles), pins, library, languages)
     clients = read_clients(text, name)
     writing.moving.notes += clients.notes
     for foreign in clients.servers:
@@ -77,6 +79,7 @@ class _Writing:
     bundles: set[str]
     pins: Callable[[str], Pins | None]
     library: Sequence[LibraryServer]
+    languages: Sequence[str]
     moving: MovedValues = field(default_factory=MovedValues)
     server_texts: list[str] = field(default_factory=list)
     bundle_texts: list[str] = field(default_factory=list)
@@ -322,7 +325,9 @@ class _Writing:
     def _first_bundles(self, name: str, foreign: ForeignServer, pins: Pins) -> None:
         """Add bundles for a server whose definitions were reviewed here before."""
         server = Server(name, exclude=tuple(foreign.exclude))
-        first = first_bundles(pins.reviewed(server), self.library, trusted=False)
+        first = first_bundles(
+            pins.reviewed(server), self.library, trusted=False, languages=self.languages
+        )
         existing = sorted(self.bundles.intersection(first.ids))
         if existing:
             return self.note(name, f"bundle {existing[0]!r} exists already and was left as it is")

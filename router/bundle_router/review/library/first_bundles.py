@@ -58,9 +58,17 @@ class FirstBundles:
 
 
 def first_bundles(
-    listed: Admitted, library: Sequence[LibraryServer], *, trusted: bool
+    listed: Admitted,
+    library: Sequence[LibraryServer],
+    *,
+    trusted: bool,
+    languages: Sequence[str] = (),
 ) -> FirstBundles:
-    """Return first bundles for the tools of a server. `trusted`: whether the server is."""
+    """Return first bundles for the tools of a server.
+
+    `trusted`: whether the server is. `languages`: those whose key words are written (`de`,
+    `pt-BR`); none: all that the library has.
+    """
     recognition = recognise(listed, library)
     name = listed.server
     if recognition.server is None:
@@ -69,7 +77,8 @@ def first_bundles(
         text = "\n".join(_guessed_lines(name, guesses))
     else:
         kinds = _kinds_of(row.kind for row in recognition.known_by("digest"))
-        text = "\n".join(_library_lines(name, recognition, recognition.server))
+        server = _in_languages(recognition.server, languages)
+        text = "\n".join(_library_lines(name, recognition, server))
     return FirstBundles(
         text.rstrip() + "\n", tuple(f"{name}.{kind}" for kind in kinds), recognition
     )
@@ -78,6 +87,18 @@ def first_bundles(
 def _kinds_of(kinds: Iterable[Kind | None]) -> list[Kind]:
     present = set(kinds)
     return [kind for kind in KINDS if kind in present]
+
+
+def _in_languages(server: LibraryServer, languages: Sequence[str]) -> LibraryServer:
+    """Return the server with key words in these languages alone; with all if none is named."""
+    if not languages:
+        return server
+    codes = {language.partition("-")[0] for language in languages}
+    bundles = {}
+    for kind, bundle in server.bundles.items():
+        words = {code: words for code, words in bundle.words.items() if code in codes}
+        bundles[kind] = bundle.model_copy(update={"words": words})
+    return server.model_copy(update={"bundles": bundles})
 
 
 # --- the library's --------------------------------------------------------------------------------
@@ -128,7 +149,8 @@ def _library_bundle(
     yield "examples = ["
     yield from (f"  {toml_string(example)}," for example in bundle.examples)
     yield "]"
-    yield f"words = {_list(dict.fromkeys(words))}"
+    if words:
+        yield f"words = {_list(dict.fromkeys(words))}"
     yield "tools = ["
     for reading in readings:
         yield f"  {toml_string(f'{name}.{reading.name}')},{_why(reading)}"
