@@ -26,7 +26,8 @@ def meaning(search: Search, **towards: tuple[float, ...]) -> Search:
     """
     bundles = {id_: towards.get(id_.replace(".", "_"), (0.0, 1.0)) for id_ in search.corpus.members}
     tools = {tool: bundles[id_] for id_, own in search.corpus.members.items() for tool in own}
-    return replace(search, vectors=DenseVectors("v", 2, {"bundles": bundles, "tools": tools}))
+    vectors = DenseVectors("v", 2, {"bundles": bundles.items(), "tools": tools.items()})
+    return replace(search, vectors=vectors)
 
 
 def ids(search: Search, request: Request, permitted: frozenset[str]) -> list[str]:
@@ -109,7 +110,7 @@ def test_a_model_that_finds_all_texts_alike_counts_as_one_that_does_not() -> Non
     def near(
         rows: dict[str, tuple[float, float, float]], vector: tuple[float, ...]
     ) -> list[tuple[str, float]]:
-        return [*DenseVectors("v", 3, {"tools": rows}).nearest("tools", vector, k=20)]
+        return [*DenseVectors("v", 3, {"tools": rows.items()}).nearest("tools", vector, k=20)]
 
     plain, found = near(tools, wish), dict(near(alike, steady))
     assert min(cosine for _, cosine in near(alike, steady)) < 0.2, (
@@ -129,10 +130,19 @@ def test_only_what_may_rank_a_bundle_is_embedded() -> None:
     )
     assert [(passage.collection, passage.id) for passage in found] == [
         ("bundles", "code"),
+        ("bundles", "code"),
         ("tools", "a.read"),
     ]
     assert not any("IGNORE" in passage.text or "evil" in passage.text for passage in found)
-    assert "where is it" in found[0].text
+    assert [passage.text for passage in found[:2]] == ["code: Source code\nread", "where is it"]
+
+
+def test_of_several_vectors_of_a_bundle_the_nearest_counts() -> None:
+    rows = [("a", (0.0, 1.0)), ("b", (0.6, 0.8)), ("a", (1.0, 0.0))]
+    vectors = DenseVectors("v", 2, {"bundles": rows})
+    assert vectors.nearest("bundles", (1.0, 0.0), k=2) == [("a", 1.0), ("b", 0.6)]
+    assert vectors.nearest("bundles", (0.0, 1.0), k=1) == [("a", 1.0)]
+    assert vectors.nearest("bundles", (1.0, 0.0), k=9, within=frozenset("b")) == [("b", 0.6)]
 
 
 def test_passages_are_bounded() -> None:
@@ -184,13 +194,16 @@ def test_likeness_keeps_the_order_and_stays_within_one(cosines: dict[str, float]
     st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max_size=12),
     st.integers(1, 12),
     st.sets(st.integers(0, 11)),
+    st.integers(1, 3),
 )
 def test_the_nearest_are_the_nearest_of_those_asked_for(
-    rows: list[tuple[float, float]], k: int, chosen: set[int]
+    rows: list[tuple[float, float]], k: int, chosen: set[int], each: int
 ) -> None:
-    vectors = DenseVectors("v", 2, {"tools": {f"t{at:02}": row for at, row in enumerate(rows)}})
+    pairs = [(f"t{at // each:02}", row) for at, row in enumerate(rows)]
+    vectors = DenseVectors("v", 2, {"tools": pairs})
     within = frozenset(f"t{at:02}" for at in chosen)
     every = vectors.nearest("tools", (0.6, 0.8), k=99)
+    assert len(every) == len({hit.id for hit in every})
     found = vectors.nearest("tools", (0.6, 0.8), k=k, within=within)
     assert [(-hit.cosine, hit.id) for hit in every] == sorted(
         (-hit.cosine, hit.id) for hit in every

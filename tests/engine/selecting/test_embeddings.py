@@ -29,6 +29,8 @@ from tests.engine.selecting.catalogs import BUNDLES, SURE, TEXTS, catalog, quest
 from tests.engine.selecting.embedders import NOT_A_NUMBER, Embedder, Rig, about
 
 GOAL = "docs, docs and nothing but docs"
+OF_BUNDLES = len(BUNDLES) + sum(len(bundle.examples) for bundle in BUNDLES)
+"""Texts of bundles that are embedded: a line each, and the examples."""
 
 
 def ready(rig: Rig) -> Rig:
@@ -169,25 +171,25 @@ def test_until_the_catalog_is_embedded_words_rank_and_nobody_waits() -> None:
 
 
 def test_bundles_are_compared_while_their_tools_are_still_embedded() -> None:
-    rig = Rig(catalog())
+    rig, wish = Rig(catalog()), "the code of a ticket"
     names = {bundle.id for bundle in BUNDLES}
     tools_asked, go_on = threading.Event(), threading.Event()
 
     def slow(texts: Sequence[str]) -> Embedding:
-        if texts[0] != GOAL and texts[0].partition(":")[0] not in names:
+        if texts[0] != wish and texts[0].partition(":")[0] not in names:
             tools_asked.set()
             assert go_on.wait(300)
         return Embedding(tuple(about(text) for text in texts))
 
     rig.embedder.then = slow
-    heard(rig)
+    heard(rig, wish)
     assert tools_asked.wait(300)
-    early = heard(rig)
+    early = heard(rig, wish)
     assert early.search is not None
     assert early.search.embeddings == "used"
-    assert without_note(early) != without_note(by_words())
+    assert without_note(early) != without_note(by_words(wish))
     go_on.set()
-    late = heard(ready(rig))
+    late = heard(ready(rig), wish)
     assert without_note(late) != without_note(early)
     assert len(rig.embedder.seen) == len({*rig.embedder.seen}), (
         "what was embedded is not embedded again"
@@ -285,11 +287,11 @@ def warmed(folder: Path, **changes: Any) -> list[str]:
 
 def test_unchanged_texts_are_never_embedded_again(tmp_path: Path) -> None:
     folder = tmp_path / "embeddings"
-    assert len(warmed(folder)) == len(BUNDLES) + len(TEXTS) - 1
+    assert len(warmed(folder)) == OF_BUNDLES + len(TEXTS) - 1
     assert warmed(folder) == []
     changed = warmed(folder, **{"docs.fetch": {"description": "Something else altogether"}})
     assert [text.splitlines()[0] for text in changed] == ["docs.fetch: Something else altogether"]
-    assert len(warmed(folder, revision="toy/2")) == len(BUNDLES) + len(TEXTS) - 1, (
+    assert len(warmed(folder, revision="toy/2")) == OF_BUNDLES + len(TEXTS) - 1, (
         "another model's vectors are its own"
     )
 
@@ -328,7 +330,7 @@ def test_a_damaged_store_is_as_good_as_none_and_whole_again_after_that(
     folder = tmp_path / "embeddings"
     warmed(folder)
     spoil(next(folder.glob("*.sqlite")))
-    anew = len(BUNDLES) if spoil in (poison, shorten) else len(BUNDLES) + len(TEXTS) - 1
+    anew = OF_BUNDLES if spoil in (poison, shorten) else OF_BUNDLES + len(TEXTS) - 1
     assert len(warmed(folder)) == anew, "one unsound vector costs those of its stage"
     assert warmed(folder) == []
 
@@ -337,12 +339,12 @@ def test_a_store_that_others_may_write_is_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "embeddings"
     warmed(folder)
     folder.chmod(0o777)
-    assert len(warmed(folder)) == len(BUNDLES) + len(TEXTS) - 1
+    assert len(warmed(folder)) == OF_BUNDLES + len(TEXTS) - 1
 
 
 def test_a_store_that_can_not_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert len(warmed(tmp_path / "file" / "embeddings")) == len(BUNDLES) + len(TEXTS) - 1
+    assert len(warmed(tmp_path / "file" / "embeddings")) == OF_BUNDLES + len(TEXTS) - 1
     assert not VectorStore(None, "toy/1").save({"a": (1.0,)})
 
 

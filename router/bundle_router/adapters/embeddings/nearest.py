@@ -4,9 +4,11 @@ milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.search.index import NearDocument, Space
@@ -29,14 +31,20 @@ ties.
 
 
 class DenseVectors:
-    """`Vectors` in memory. Each collection's rows are in id order, scaled to length 1."""
+    """`Vectors` in memory, of each collection's ids with their vectors; an id may have several.
+
+    Each collection's rows are in id order, scaled to length 1.
+    """
 
     def __init__(
-        self, revision: str, dimension: int, rows: Mapping[Space, Mapping[str, Sequence[float]]]
+        self,
+        revision: str,
+        dimension: int,
+        rows: Mapping[Space, Iterable[tuple[str, Sequence[float]]]],
     ) -> None:
         self.revision = revision
         self.dimension = dimension
-        self._matrices = {name: _Matrix.of(by_id, dimension) for name, by_id in rows.items()}
+        self._matrices = {name: _Matrix.of(pairs, dimension) for name, pairs in rows.items()}
         self._least = _least_cosine([matrix.rows for matrix in self._matrices.values()])
 
     def nearest(
@@ -66,18 +74,23 @@ class DenseVectors:
 @dataclass(eq=False)
 class _Matrix:
     ids: list[str]
+    """Each id once, in order."""
     rows: NDArray[np.float32]
+    """The vectors, those of an id side by side."""
+    counts: NDArray[np.int64]
+    """How many rows each id has."""
 
     @classmethod
-    def of(cls, by_id: Mapping[str, Sequence[float]], dimension: int) -> _Matrix:
+    def of(cls, pairs: Iterable[tuple[str, Sequence[float]]], dimension: int) -> _Matrix:
         import numpy as np
 
-        ids = sorted(by_id)
+        ordered = sorted(pairs, key=itemgetter(0))
+        counts = Counter(id_ for id_, _ in ordered)
+        vectors = np.array([vector for _, vector in ordered], np.float32)
         return cls(
-            ids,
-            _unit_rows(
-                np.array([by_id[id_] for id_ in ids], np.float32).reshape(len(ids), dimension)
-            ),
+            list(counts),
+            _unit_rows(vectors.reshape(len(ordered), dimension)),
+            np.array(list(counts.values()), np.int64),
         )
 
     def nearest(
@@ -86,22 +99,28 @@ class _Matrix:
         import numpy as np
 
         query = _unit_rows(np.array([vector], np.float32))[0]
-        positions = self._mask(within) if within is not None else None
-        rows = self.rows if positions is None else self.rows[positions]
+        rows = self.rows
+        counts = self.counts
+        permitted = None
+        if within is not None:
+            permitted = self._mask(within)
+            rows = rows[np.repeat(permitted, counts)]
+            counts = counts[permitted]
         if not len(rows):
             return ()
         # A BLAS may raise floating-point flags of lanes that hold no value of ours: rows are unit
         # vectors, so no product of theirs is invalid.
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             products = rows @ query
-        cosines = np.clip(np.round(products, DIGITS), -1.0, 1.0)
+        of_rows = np.clip(np.round(products, DIGITS), -1.0, 1.0)
+        cosines = np.maximum.reduceat(of_rows, np.cumsum(counts) - counts)
         if len(cosines) > k:
             floor = np.partition(cosines, len(cosines) - k)[len(cosines) - k]
         else:
             floor = np.float32(0)
         best = np.flatnonzero((cosines >= floor) & (cosines > 0))
         best = best[np.argsort(-cosines[best], kind="stable")[:k]]
-        indexes = best if positions is None else positions[best]
+        indexes = best if permitted is None else np.flatnonzero(permitted)[best]
         values = cosines[best].astype(np.float64).round(DIGITS).tolist()
         return [
             NearDocument(self.ids[row], value)
@@ -109,14 +128,12 @@ class _Matrix:
         ]
 
     @cached_property
-    def _mask(self) -> Callable[[frozenset[str]], NDArray[np.int64]]:
-        """Returns the rows of the permitted documents, in id order. Caches the latest sets."""
+    def _mask(self) -> Callable[[frozenset[str]], NDArray[np.bool_]]:
+        """Returns which of the ids are permitted, in order. Caches the latest sets."""
         import numpy as np
 
         ids = self.ids
-        return lru_cache(_MASKS)(
-            lambda within: np.array([n for n, id_ in enumerate(ids) if id_ in within], np.int64)
-        )
+        return lru_cache(_MASKS)(lambda within: np.array([id_ in within for id_ in ids], np.bool_))
 
 
 def _least_cosine(collections: Sequence[NDArray[np.float32]]) -> float:

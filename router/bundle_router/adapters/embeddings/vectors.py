@@ -59,9 +59,9 @@ def vectors_for(
     vectors = embed_texts(texts, embedder, store, made)
     if isinstance(vectors, Embedding):
         return vectors
-    rows: dict[Space, dict[str, Sequence[float]]] = {}
+    rows: dict[Space, list[tuple[str, Vector]]] = {}
     for passage, text in zip(passages, texts, strict=True):
-        rows.setdefault(passage.collection, {})[passage.id] = vectors[text]
+        rows.setdefault(passage.collection, []).append((passage.id, vectors[text]))
     return DenseVectors(
         embedder.revision, len(next(iter(vectors.values()))) if vectors else 1, rows
     )

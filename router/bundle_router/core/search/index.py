@@ -90,8 +90,8 @@ class Vectors(Protocol):
         k: int,
         within: frozenset[str] | None = None,
     ) -> Sequence[NearDocument]:
-        """Return the `k` nearest documents (among `within`, if given), best first, equal ones by
-        id.
+        """Return the ids of the `k` nearest documents (among `within`, if given), best first, equal
+        ones by id; of several documents of one id the nearest counts.
         """
 
 

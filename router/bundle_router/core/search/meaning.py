@@ -4,7 +4,8 @@ and its weight.
 Rules:
 1. Embedded are the operator's words, the cards of trusted servers and, in a space that ranks only
    tools, pinned cards of other servers. Unread text is sent to no embedder: it neither ranks nor
-   leaves the machine.
+   leaves the machine. A bundle's line and each of its examples are vectors of their own: the
+   nearest counts.
 2. Vectors are accepted all or none: as many as texts, all of one length, finite, none of them zero.
 3. Fusing keeps scores. Similarity is the cosine relative to the best permitted one, squared: the
    cosines of unrelated texts are so close together that, unsquared, they would outweigh the
@@ -32,7 +33,7 @@ MAX_DIMENSION: Final = 8_192
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One text to embed, and the document it represents."""
+    """One text to embed, and the id of the document it represents, which may have several."""
 
     id: str
     collection: Space
@@ -40,7 +41,9 @@ class Passage:
 
 
 def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tuple[Passage, ...]:
-    """Return the passages of a catalog's texts, in the order of their ids."""
+    """Return the passages of a catalog's texts, in the order of their ids; of a bundle one with its
+    line and the names of its tools, and one of each example.
+    """
     passages = []
     trusted_names = {}
     for tool in tools:
@@ -55,9 +58,11 @@ def passages_of(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> tup
 
     for bundle in bundles:
         names = ", ".join(trusted_names[id_] for id_ in bundle.tools if id_ in trusted_names)
-        lines = (f"{bundle.id}: {bundle.description}", *bundle.examples, names)
-        text = passage("\n".join(line for line in lines if line))
-        passages.append(Passage(bundle.id, "bundles", text))
+        further = (", ".join(bundle.words), names)
+        line = "\n".join((f"{bundle.id}: {bundle.description}", *filter(None, further)))
+        passages += [
+            Passage(bundle.id, "bundles", passage(text)) for text in (line, *bundle.examples)
+        ]
     return tuple(sorted(passages, key=lambda row: (row.collection, row.id)))
 
 

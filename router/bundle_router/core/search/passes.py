@@ -58,6 +58,12 @@ class Passes:
     with_examples: frozenset[str]
     ranks_tools: Collection = "tools"
 
+    def text_share_of(self, bundle: str) -> float:
+        """Return the share of a bundle's own texts against its best tool."""
+        if bundle in self.with_examples:
+            return self.weights.example_share
+        return self.weights.text_share
+
     def weight_of(self, terms: Terms) -> float:
         """Return the weight of a text: the sum of weight × rarity of its words."""
         return self._mass(
@@ -145,11 +151,9 @@ class Passes:
                         matched[bundle] = max(matched.get(bundle, 0.0), hits.matched[tool])
         by_text = best_is_one(texts.scores)
         by_tool = best_is_one(best)
-        plain = _share_of_text(self.weights.text_share, *held)
-        exemplified = _share_of_text(self.weights.example_share, *held)
         blended = {}
         for id_ in (*by_text, *(bundle for bundle in by_tool if bundle not in by_text)):
-            share = exemplified if id_ in self.with_examples else plain
+            share = _share_of_text(self.text_share_of(id_), *held)
             of_text = share * by_text.get(id_, 0.0)
             blended[id_] = of_text + (1.0 - share) * by_tool.get(id_, 0.0)
         strength = max(texts.scores.values(), default=0.0)

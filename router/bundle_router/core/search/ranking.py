@@ -405,12 +405,14 @@ class Search:
             near_pinned = ()
         by_tool = best_of_tools((*near_tools, *near_pinned), self._bundles_of)
         by_text = dict(self.vectors.nearest("bundles", vector, k=depth, within=scope.bundles))
-        share = self.weights.text_share if near_tools else 1.0  # tools may not be embedded (yet)
-        blended = {
-            id_: share * by_text.get(id_, 0.0) + (1.0 - share) * by_tool.get(id_, 0.0)
-            for id_ in by_text.keys() | by_tool.keys()
-            if scope.bundles is None or id_ in scope.bundles
-        }
+        blended = {}
+        for id_ in (*by_text, *(bundle for bundle in by_tool if bundle not in by_text)):
+            if scope.bundles is not None and id_ not in scope.bundles:
+                continue
+            share = self._passes.text_share_of(id_)
+            if not near_tools:  # they may not be embedded (yet)
+                share = 1.0
+            blended[id_] = share * by_text.get(id_, 0.0) + (1.0 - share) * by_tool.get(id_, 0.0)
         return _MeaningScores(
             similarities(blended),
             similarities(dict((*near_tools, *near_pinned))),
