@@ -9,7 +9,14 @@ import pytest
 from bundle_router.core.catalog import MIN_LABELS, Bundle, Calibration, Catalog
 from bundle_router.core.search.passes import ScoredId
 from bundle_router.core.search.ranking import Ranking
-from bundle_router.core.search.sufficiency import REMEMBERED, SHIPPED, Judgement, is_harmless, judge
+from bundle_router.core.search.sufficiency import (
+    REMEMBERED,
+    SHIPPED,
+    Judgement,
+    is_harmless,
+    judge,
+    shortlist_length,
+)
 from bundle_router.core.values import EFFECTS, Effect
 from bundle_router.core.values.evidence import Evidence
 from hypothesis import given
@@ -269,3 +276,28 @@ def test_whatever_is_ranked_search_never_shows_what_it_must_not(
     assert found == judged(
         ranking(*scored, evidence=evidence), of, max_bundles=max_bundles, max_tokens=max_tokens
     )
+
+
+@pytest.mark.parametrize(
+    ("bundles", "configured", "max_tokens", "length"),
+    [
+        (50, None, None, 8),
+        (51, None, None, 16),
+        (200, None, None, 16),
+        (201, None, None, 24),
+        (201, 3, None, 3),
+        (201, 0, None, 0),
+        (201, None, 100, 4),
+        (201, None, 24, 0),
+        (50, None, 4_000, 8),
+    ],
+)
+def test_a_shortlist_grows_with_the_catalog_within_the_steps_tokens(
+    bundles: int, configured: int | None, max_tokens: int | None, length: int
+) -> None:
+    of = catalog(
+        bundles=[Bundle(f"b{number}", "Reads", ()) for number in range(bundles)]
+        + [Bundle("off", "Reads", (), enabled=False)],
+        max_shortlist=configured,
+    )
+    assert shortlist_length(of, step("look", max_tokens=max_tokens)) == length

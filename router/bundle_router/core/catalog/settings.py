@@ -210,9 +210,10 @@ class SearchSettings:
     embeddings: EmbeddingSettings | None = key(
         None, "The model whose embeddings rank, too. Absent: words alone rank."
     )
-    max_shortlist: int = key(
-        8,
-        "Most bundles of a shortlist, which is offered behind search when nothing is certain.",
+    max_shortlist: int | None = key(
+        None,
+        "Most bundles of a shortlist, which is offered behind search when nothing is certain."
+        " Absent: 8 of up to 50 bundles, 16 of up to 200, 24 of more.",
         ge=0,
         le=50,
     )

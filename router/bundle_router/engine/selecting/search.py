@@ -267,10 +267,11 @@ def _shortlist(question: Question, judged: Judgement) -> Answer | None:
     others too.
     """
     from bundle_router.core.exposure.placing import may_be_offered
+    from bundle_router.core.search.sufficiency import shortlist_length
 
     catalog = question.catalog
     ids = judged.shortlist
-    if len(question.candidates) <= catalog.settings.search.max_shortlist:
+    if len(question.candidates) <= shortlist_length(catalog, question.step):
         for id_ in question.candidates:
             if id_ not in judged.shortlist and may_be_offered(catalog, catalog.bundles[id_]):
                 ids = (*ids, id_)
