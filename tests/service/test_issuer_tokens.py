@@ -60,6 +60,8 @@ class ScriptedIssuer:
         self.asked: list[str] = []
         self.is_slow = asyncio.Event()
         """Whether somebody waits for its keys."""
+        self.may_answer = asyncio.Event()
+        """Whether they are sent to who waits."""
         self.url = ""
         self._redirects: dict[str, str] = {}
         """Where each registered client is led back to."""
@@ -106,7 +108,7 @@ class ScriptedIssuer:
         status, more, body = self._page(path, query, sent)
         if path == "/keys" and self.mood == "slow":
             self.is_slow.set()
-            await asyncio.sleep(300)
+            await self.may_answer.wait()
         lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close", *more]
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await writer.drain()
@@ -437,8 +439,7 @@ def test_a_token_without_the_scope_is_told_which_one_to_ask_for(site: Any) -> No
 def test_without_the_issuers_keys_its_tokens_are_refused_and_others_are_not(
     site: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any, mood: str, reported: str
 ) -> None:
-    monkeypatch.setattr(issuer_tokens, "FETCH_S", 0.3)
-    private_key("short")  # made before anybody waits for it
+    monkeypatch.setattr(issuer_tokens, "FETCH_S", 0.3 if mood == "slow" else 60.0)
 
     async def work(issuer: ScriptedIssuer, router: Any, endpoint: Any) -> None:
         issuer.mood = mood
@@ -495,7 +496,7 @@ def test_keys_that_change_are_asked_for_once_by_all_who_need_them() -> None:
 def test_nobody_with_a_token_waits_for_the_key_of_a_strangers(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(issuer_tokens, "FETCH_S", 1.0)
+    monkeypatch.setattr(issuer_tokens, "FETCH_S", 60.0)
 
     async def work(issuer: ScriptedIssuer, router: Any, endpoint: Any) -> None:
         assert (await ask(site, endpoint, issuer.token())).status_code == 200
@@ -506,6 +507,7 @@ def test_nobody_with_a_token_waits_for_the_key_of_a_strangers(
         for token in (endpoint.key, issuer.token()):
             assert (await ask(site, endpoint, token)).status_code == 200
             assert not stranger.done()
+        issuer.may_answer.set()
         assert (await stranger).status_code == 401
 
     serve(site, work)
