@@ -202,7 +202,6 @@ UNREADABLE: list[tuple[str, Act]] = [
     ("id of a tool", says(choice("srv.a_one"))),
     ("prefix id", says(choice("a"))),
     ("longer id", says(choice("a.one.more"))),
-    ("upper case", says(choice("A.ONE"))),
     ("look-alike", says(choice("а.one"))),
     ("zero width", says(choice("a.\u200bone"))),
     ("deep nesting", says("[" * 100_000)),

@@ -253,3 +253,15 @@ def test_a_route_called_unreachable_never_matches_before_the_one_that_hides_it(
 def test_a_repeated_route_is_called_unreachable() -> None:
     row = Route("r", ("feature", "bugfix"), ("a", "b"), ())
     assert shadowing_routes([row, Route("other", ("x",)), row]) == {2: 0}
+
+
+def test_what_a_model_refuses_can_be_left_out_for_all_or_for_one(cards: Mapping[str, Card]) -> None:
+    text = (
+        '[model]\nnames = ["openai/a", "openai/b"]\nmax_output_tokens = "none"\n'
+        '[model.options."openai/b"]\nmax_output_tokens = 500\ntemperature = "none"\n'
+    )
+    one, other = load(
+        [ConfigFile("router.toml", "router.toml", text)], cards=cards
+    ).settings.model.choices
+    assert (one.max_output_tokens, one.temperature) == ("none", 0.0)
+    assert (other.max_output_tokens, other.temperature) == (500, "none")

@@ -327,7 +327,7 @@ def test_a_model_is_asked_about_the_best_ranked_and_about_what_search_knows_noth
     asked = question(of, "open a ticket about the kettle and read the source code")
     asyncio.run(staged(of, Listening([]), make=search_over).select(asked, ()))
     assert seen[0][-1] == "zz", f"fewer than {MIN_WORDS} words of it are known"
-    assert len(seen[0]) <= 23
+    assert len(seen[0]) == 32
     assert "issues.write" in seen[0][:3]
     assert set(seen[0]) <= set(asked.candidates)
 

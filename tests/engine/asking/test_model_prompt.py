@@ -48,11 +48,12 @@ def system(bundle: Bundle) -> list[str]:
 
 
 def test_the_prompt_changes_only_with_its_version() -> None:
-    example = system_part([Bundle("a.b", "D", (), avoid="A", examples=("E",))], 3) + user_part(
+    bundle = Bundle("a.b", "D", (), avoid="A", examples=("E", "F", "G"))
+    example = system_part([bundle], 3) + user_part(
         step(goal="g", constraints=("c",)), (RecentStep("r", "s", "g", ("a.b",)),)
     )
     known = {
-        "router-prompt/4": "sha256:b2279ac71f2f9658557c03ecae07c81de16601ab95d0b3052066fec16447f0c8"
+        "router-prompt/5": "sha256:a8411319d5c5166508149a9d272a58814debdcdf5975cd97c7905e5db048a035"
     }
     assert digest(example) == known[PROMPT_VERSION], (
         "the prompt changed: give it a new version and a new line here"

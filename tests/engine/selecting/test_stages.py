@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.catalog import Calibration, Catalog
-from bundle_router.core.decide.decide import decide
+from bundle_router.core.catalog import Bundle, Calibration, Catalog
+from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.decision_record import outcome_json, reply_json
 from bundle_router.core.records.replayed import conclude, replay
@@ -26,6 +26,7 @@ from bundle_router.core.search.ranking import Search
 from bundle_router.core.values import Activation, Decision, Facts, RecentStep, Reply
 from bundle_router.core.values.canonical import encode
 from bundle_router.engine.selecting import SearchSelector
+from bundle_router.engine.selecting.search import MAX_CANDIDATES
 from bundle_router.errors import NotInstalled
 from bundle_router.testing import FakeDiagnostics, fake_router
 from hypothesis import given
@@ -33,6 +34,7 @@ from hypothesis import strategies as st
 
 from tests.core.decide.test_decide_properties import injections
 from tests.engine.selecting.catalogs import (
+    BUNDLES,
     EITHER,
     NOVEL,
     RUNS,
@@ -92,6 +94,48 @@ def test_search_first_then_the_model_then_the_fallback(
     if model is not None:
         assert model.asked == (goal not in (SURE, EITHER))
         assert (decision.model is not None) is (goal not in (SURE, EITHER))
+
+
+class ListeningModel(Model):
+    """Remembers what it was asked about."""
+
+    def __init__(self) -> None:
+        super().__init__(["docs.fetch"])
+        self.candidates: tuple[str, ...] = ()
+
+    async def select(self, question: Question, recent: Sequence[RecentStep]) -> Reply:
+        self.candidates = question.candidates
+        return await super().select(question, recent)
+
+
+def test_a_model_that_is_asked_first_is_asked_about_the_best_of_many() -> None:
+    """The first 32 by name would hide the others for ever."""
+    known = [
+        Bundle(
+            f"many.b{at:02}",
+            f"Ledgers and accounts kept in drawer {at}",
+            ("repo.grep",),
+            effects=("read",),
+        )
+        for at in range(50)
+    ]
+    unknown = [
+        Bundle(
+            f"zz.z{at}",
+            "Zz",
+            ("strangers.mail",),
+            effects=("read",),
+            trust="untrusted",
+            mode="meta",
+        )
+        for at in range(5)
+    ]
+    model = ListeningModel()
+    of = catalog(order=("model", "default"), bundles=(*known, *unknown, *BUNDLES))
+    settled(of, UNSURE, model)
+    assert len(model.candidates) == MAX_CANDIDATES
+    assert {"repo.readonly", "issues.write"} <= {*model.candidates[:3]}, "best first"
+    assert {bundle.id for bundle in unknown} <= {*model.candidates}
 
 
 @pytest.mark.parametrize(

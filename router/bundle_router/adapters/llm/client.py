@@ -36,8 +36,15 @@ from bundle_router.adapters.llm.loading import (
     silence_warnings,
     ways_for,
 )
-from bundle_router.adapters.llm.responses import UnusableAnswer, check, failure_of, metered, raw_of
-from bundle_router.adapters.llm.wire import Allowance, allowance, bytes_for, open_session
+from bundle_router.adapters.llm.responses import (
+    UnusableAnswer,
+    advice_on,
+    check,
+    failure_of,
+    metered,
+    raw_of,
+)
+from bundle_router.adapters.llm.wire import MAX_BYTES, Allowance, allowance, bytes_for, open_session
 from bundle_router.core.catalog import AnswerMode, ModelChoice
 from bundle_router.core.decide.asking.model_exchange import ModelReply, ModelRequest
 from bundle_router.core.decide.asking.picks import AnswerShapes
@@ -139,8 +146,7 @@ class LiteLlm:
             return "broken"
         self._libraries = loaded
         self._loop = asyncio.get_running_loop()
-        longest = max((model.max_output_tokens for model in self._models), default=0)
-        self._session = open_session(max_bytes=bytes_for(longest))
+        self._session = open_session(max_bytes=max(map(_most_bytes, self._models), default=0))
         self._handler = loaded.handler(self._session)
         await self._rehearse()
         return "ready"
@@ -254,8 +260,7 @@ class LiteLlm:
         _make_strict(request)
         exchange.response = response = await libraries.litellm.acompletion(
             **request,
-            temperature=model.temperature,
-            max_tokens=model.max_output_tokens,
+            **_parameters(model),
             base_url=model.base_url,
             api_key=exchange.access.key,
             timeout=CLIENT_TIMEOUT_S,
@@ -313,6 +318,22 @@ class LiteLlm:
             await self._session.close()
 
 
+def _most_bytes(model: ModelChoice) -> int:
+    if model.max_output_tokens == "none":
+        return MAX_BYTES
+    return bytes_for(model.max_output_tokens)
+
+
+def _parameters(model: ModelChoice) -> dict[str, float]:
+    """Return the parameters of a request, without those that the config leaves out."""
+    parameters: dict[str, float] = {}
+    if model.temperature != "none":
+        parameters["temperature"] = model.temperature
+    if model.max_output_tokens != "none":
+        parameters["max_tokens"] = model.max_output_tokens
+    return parameters
+
+
 def _messages(request: ModelRequest) -> list[dict[str, str]]:
     messages = [
         {"role": "system", "content": request.system},
@@ -356,7 +377,8 @@ def _failed_reply(error: Exception, exchange: _Exchange) -> ModelReply:
             return ModelReply(failure="invalid_output", raw=raw)
         if exchange.response is None and isinstance(getattr(cause, "status_code", None), int):
             failure, retry_after_s = failure_of(cause)
-            return ModelReply(failure=failure, retry_after_s=retry_after_s)
+            detail = advice_on(cause, failure)
+            return ModelReply(failure=failure, detail=detail, retry_after_s=retry_after_s)
         cause = cause.__cause__
     if exchange.response is not None:
         return ModelReply(failure="invalid_output", raw=raw)  # the answer does not match the schema

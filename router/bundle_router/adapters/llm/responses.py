@@ -7,14 +7,16 @@ and the key.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from bundle_router.core.decide.asking.answer_text import json_text
 from bundle_router.core.decide.asking.model_breaker import MAX_TEXT, classify
 from bundle_router.core.decide.asking.model_exchange import MAX_RAW, ModelReply
 from bundle_router.core.values import Failure
-from bundle_router.core.values.code_fence import without_fence
 from bundle_router.core.values.retry_after import retry_after_s
 
 MAX_COST_USD: Final = 1_000.0
@@ -27,6 +29,28 @@ class UnusableAnswer(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
         self.failure: Failure = failure
+
+
+_PARAMETERS: Final = {
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "temperature": "temperature",
+}
+"""The key of `[model]` by the parameter that a provider may refuse."""
+
+
+def advice_on(error: BaseException, failure: Failure) -> str:
+    """Return which setting leaves out the parameter that a refusal names; empty if it names none.
+
+    Nothing of the provider's text is in it.
+    """
+    if failure != "bad_request":
+        return ""
+    text = str(error)[:MAX_TEXT]
+    for parameter, key in _PARAMETERS.items():
+        if re.search(rf"\b{parameter}\b", text):
+            return f'it refuses {parameter}: [model] {key} = "none" leaves it out'
+    return ""
 
 
 def failure_of(error: BaseException) -> tuple[Failure, float | None]:
@@ -46,7 +70,7 @@ def failure_of(error: BaseException) -> tuple[Failure, float | None]:
 
 
 def check(response: Any) -> str:
-    """Return the text of a completion, after removing its code fence in place.
+    """Return the text of a completion, after leaving only its JSON in place.
 
     Raises UnusableAnswer.
     """
@@ -61,12 +85,39 @@ def check(response: Any) -> str:
         raise UnusableAnswer("truncated")
     called = getattr(message, "tool_calls", None)
     if called:
-        return str(called[0].function.arguments or "")
-    content = getattr(message, "content", None)
-    if message is None or not isinstance(content, str) or not content.strip():
+        function = called[0].function
+        function.arguments = _unquoted(str(function.arguments or ""))
+        return str(function.arguments)
+    content = _content_of(message)
+    if message is None or not content.strip():
         raise UnusableAnswer("invalid_output")
-    message.content = without_fence(content)
+    message.content = json_text(content)
     return content
+
+
+def _content_of(message: Any) -> str:
+    """Return the text of a message.
+
+    Some servers leave the content empty and put the answer where a model's thoughts belong.
+    """
+    content = getattr(message, "content", None)
+    if isinstance(content, str) and content.strip():
+        return content
+    thoughts = getattr(message, "reasoning_content", None)
+    if isinstance(thoughts, str) and json_text(thoughts).startswith("{"):
+        return thoughts
+    return ""
+
+
+def _unquoted(arguments: str) -> str:
+    """Return the arguments of a tool call; those that are JSON text in JSON text only once."""
+    if not arguments.lstrip().startswith('"'):
+        return arguments
+    try:
+        inner = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return inner if isinstance(inner, str) else arguments
 
 
 def _refusal(message: Any) -> bool:
@@ -92,6 +143,7 @@ def _texts_of(response: Any) -> Iterator[object]:
     choices = getattr(response, "choices", None)
     message = getattr(choices[0], "message", None) if choices else None
     yield getattr(message, "content", None)
+    yield getattr(message, "reasoning_content", None)
     calls = getattr(message, "tool_calls", None)
     if calls:
         yield calls[0].function.arguments

@@ -23,6 +23,7 @@ It uses aiohttp's extension points: `TraceConfig.on_request_start`, `request_cla
 from __future__ import annotations
 
 import json
+import math
 import re
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -106,6 +107,53 @@ def is_overloaded(answer: bytes | bytearray) -> bool:
     return count > MAX_VALUES
 
 
+def plain_completion(answer: bytes) -> bytes:
+    """Return a completion in the form that litellm reads; as it is, where it is in that form.
+
+    Some servers give the content as a list of parts, of which those of type `text` are the answer,
+    and counts of tokens as fractions.
+    """
+    try:
+        top = json.loads(answer)
+    except (ValueError, RecursionError):
+        return answer
+    if not isinstance(top, dict):
+        return answer
+
+    changed = False
+    for message in _messages_of(top):
+        content = message.get("content")
+        if isinstance(content, list):
+            message["content"] = _text_of_parts(content)
+            changed = True
+    usage = top.get("usage")
+    if isinstance(usage, dict):
+        whole = {name: _whole_count(count) for name, count in usage.items()}
+        changed = changed or any(map(_is_fraction, usage.values()))
+        top["usage"] = whole
+    return json.dumps(top).encode() if changed else answer
+
+
+def _messages_of(top: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = top.get("choices")
+    rows = [row for row in choices if isinstance(row, dict)] if isinstance(choices, list) else []
+    messages = [row.get("message") for row in rows]
+    return [message for message in messages if isinstance(message, dict)]
+
+
+def _text_of_parts(parts: list[Any]) -> str:
+    texts = [part for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    return "".join(str(part.get("text", "")) for part in texts)
+
+
+def _is_fraction(count: object) -> bool:
+    return isinstance(count, float) and math.isfinite(count)
+
+
+def _whole_count(count: Any) -> Any:
+    return math.ceil(count) if _is_fraction(count) else count
+
+
 def _is_compressed(response: Any) -> bool:
     return str(response.headers.get("Content-Encoding", "identity")).lower() != "identity"
 
@@ -156,7 +204,9 @@ def open_session(*, max_bytes: int = MAX_BYTES, vectors: bool = False) -> Client
                 raise aiohttp.ClientPayloadError(
                     "the answer has more values, or longer ones, than it needs"
                 )
-            return bytes(answer)
+            if is_error or vectors:
+                return bytes(answer)
+            return plain_completion(bytes(answer))
 
     class BoundedResponse(aiohttp.ClientResponse):
         async def start(self, connection: Any) -> aiohttp.ClientResponse:

@@ -5,11 +5,12 @@ evaluating text costs more.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WrapValidator
 
 from bundle_router.core.catalog.config_keys import (
     REQUIRED,
@@ -74,8 +75,22 @@ _KEY_ENV: Final = partial(
     " usual one (OPENAI_API_KEY), or no key where base_url is set.",
     EnvName,
 )
-_OUTPUT: Final[dict[str, Any]] = {"ge": 16, "le": 100_000}
-_TEMPERATURE: Final[dict[str, Any]] = {"ge": 0, "le": 2}
+
+
+def _or_none(value: object, read: Callable[[object], object]) -> object:
+    """Return the word for what is left out, or else the value that was read."""
+    return value if value == "none" else read(value)
+
+
+_Tokens = Annotated[int, Field(ge=16, le=100_000)]
+_OutputTokens = Annotated[
+    _Tokens, WrapValidator(_or_none, json_schema_input_type=_Tokens | Literal["none"])
+]
+_Degree = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)]
+_Temperature = Annotated[
+    _Degree, WrapValidator(_or_none, json_schema_input_type=_Degree | Literal["none"])
+]
+"""A number that is sent to a model, or the word for sending none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +263,10 @@ class ModelChoice:
     """The variable that holds its key; None: its provider's usual one, or no key where there is a
     `base_url`.
     """
-    max_output_tokens: int = 1_000
-    """Most tokens of one answer."""
-    temperature: float = 0.0
-    """Not sent to models that do not take one."""
+    max_output_tokens: int | Literal["none"] = 1_000
+    """Most tokens of one answer; "none": no limit is sent."""
+    temperature: float | Literal["none"] = 0.0
+    """Not sent to models that do not take one; "none": to no model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +278,12 @@ class ModelOptions:
     mode: AnswerMode | None = key(None, "As [model] mode, for this model.")
     base_url: str | None = key(None, "As [model] base_url, for this model.", Line)
     key_env: str | None = key(None, "As [model] key_env, for this model.", EnvName)
-    max_output_tokens: int | None = key(None, "As [model] max_output_tokens.", **_OUTPUT)
-    temperature: float | None = key(None, "As [model] temperature, for this model.", **_TEMPERATURE)
+    max_output_tokens: int | Literal["none"] | None = key(
+        None, "As [model] max_output_tokens.", _OutputTokens
+    )
+    temperature: float | Literal["none"] | None = key(
+        None, "As [model] temperature, for this model.", _Temperature
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +327,18 @@ class ModelSettings:
     )
     base_url: str | None = _BASE_URL()
     key_env: str | None = _KEY_ENV()
-    max_output_tokens: int = key(
-        1_000, "Most tokens of one answer. Models that reason need more.", **_OUTPUT
+    max_output_tokens: int | Literal["none"] = key(
+        1_000,
+        "Most tokens of one answer. Models that reason need more. 'none': no limit is sent, for"
+        " models behind a name of a gateway's that refuse one.",
+        _OutputTokens,
     )
-    temperature: float = key(0.0, "Not sent to models that do not take one.", **_TEMPERATURE)
+    temperature: float | Literal["none"] = key(
+        0.0,
+        "Not sent to models that do not take one, as far as litellm knows them by name, nor to any"
+        " with 'none'.",
+        _Temperature,
+    )
     options: tuple[ModelOptions, ...] = key(
         (),
         'Settings of single models: [model.options."openai/gpt-5-mini"].',

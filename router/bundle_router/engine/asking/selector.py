@@ -411,7 +411,10 @@ class ModelSelector:
     def _report_failure(self, model: str, reply: ModelReply) -> None:
         """Log a failure; one of the config once, as an error."""
         if reply.failure not in NOT_SENT:
-            self._diagnostics.event("info", "model.failed", model=model, failure=reply.failure)
+            fields = {"advice": reply.detail} if reply.detail else {}
+            self._diagnostics.event(
+                "info", "model.failed", model=model, failure=reply.failure, **fields
+            )
             return
         if (model, reply.detail) in self._reported:
             return

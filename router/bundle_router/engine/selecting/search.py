@@ -38,9 +38,11 @@ MAX_INLINE: Final = 500
 More are in another.
 """
 KEPT_REVISIONS: Final = 2
-MAX_ASKED: Final = 20
-"""Candidates that a model is asked about, of those that search ranks; and of those it knows nothing
-of.
+MAX_CANDIDATES: Final = 32
+"""Candidates that one question to a model is about, where search can say which are the best."""
+MAX_RANKED: Final = 20
+"""Candidates that a model is asked about because search ranks them best; the rest of
+`MAX_CANDIDATES` goes to those that search knows nothing of, as far as there are such.
 """
 
 NOISE: Final = 0.15
@@ -152,12 +154,13 @@ class SearchSelector:
             ranking = search.rank_bundles(request, frozenset(question.candidates), self._memory)
             judgement = judge(question.catalog, question.step, ranking)
             outcome = self._build_result(judgement, search, understood)
+            ranked_ids = [row.id for row in ranking.scored]
+            outcome = replace(
+                outcome, for_model=_for_model(question, ranked_ids, search.corpus.silent)
+            )
             if outcome.reply.answer is not None and not judgement.shortlist:
                 return outcome
-            for_model = _for_model(
-                question, [row.id for row in ranking.scored], search.corpus.silent
-            )
-            return replace(outcome, shortlist=_shortlist(question, judgement), for_model=for_model)
+            return replace(outcome, shortlist=_shortlist(question, judgement))
         except Exception as error:  # noqa: BLE001 - rule 5: the caller's step goes on, whatever is wrong in here
             self._diagnostics.event("error", "search.broke", error=error)
             return BROKEN
@@ -283,14 +286,16 @@ def _shortlist(question: Question, judged: Judgement) -> Answer | None:
 def _for_model(
     question: Question, ranked: Sequence[str], silent: frozenset[str]
 ) -> tuple[str, ...]:
-    """Return the best ranked candidates, and those that search knows nothing of.
-
-    Few candidates are all asked about.
-    """
+    """Return at most `MAX_CANDIDATES`: the best ranked, and those that search knows nothing of."""
     order = [*ranked, *(id_ for id_ in question.candidates if id_ not in {*ranked})]
-    if len(order) <= MAX_ASKED:
+    if len(order) <= MAX_CANDIDATES:
         return tuple(order)
-    return (*order[:MAX_ASKED], *[id_ for id_ in order[MAX_ASKED:] if id_ in silent][:MAX_ASKED])
+
+    rest = order[MAX_RANKED:]
+    unknown = [id_ for id_ in rest if id_ in silent][: MAX_CANDIDATES - MAX_RANKED]
+    next_best = [id_ for id_ in rest if id_ not in unknown]
+    best = [*order[:MAX_RANKED], *next_best][: MAX_CANDIDATES - len(unknown)]
+    return (*best, *unknown)
 
 
 class RankedTools:

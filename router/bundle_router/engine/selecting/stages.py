@@ -12,8 +12,9 @@ Rules:
    where that has a turn after it, is said by `[model] beside`: where the model called itself unsure
    (`doubt`), `always` or `never`. A model that picks nothing doubts that anything fits: search
    settles nothing against it, and the shortlist has its turn. That is not degraded.
-5. After search a model is asked about the best that search ranked and what search knows nothing of,
-   in that order.
+5. A model is asked about the best that search ranked and what search knows nothing of, in that
+   order, and about `MAX_CANDIDATES` at most. Where search has no turn before it, it ranks more
+   candidates than that for this alone, and what it says of them is not in the reply.
 6. Where search settles a step of several wishes, its shortlist (where it has a turn) stands beside
    that, too.
 """
@@ -29,7 +30,7 @@ from bundle_router.core.catalog import Beside, Catalog, FallbackStage
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.decide.plans import Candidates
 from bundle_router.core.values import Answer, RecentStep, Reply
-from bundle_router.engine.selecting.search import SearchResult, SearchSelector
+from bundle_router.engine.selecting.search import MAX_CANDIDATES, SearchResult, SearchSelector
 from bundle_router.ports import Readiness, Selector
 
 
@@ -74,7 +75,11 @@ class StagedSelector:
                         search_result,
                     )
             elif stage == "model" and self.model is not None:
-                reply = await self.model.select(_narrow_question(question, search_result), recent)
+                ranked = search_result
+                is_too_long = len(question.candidates) > MAX_CANDIDATES
+                if ranked is None and is_too_long and self.index is not None:
+                    ranked = await self.index.find(question, recent)
+                reply = await self.model.select(_narrow_question(question, ranked), recent)
                 if reply.answer is not None and reply.answer.ids:
                     if _brings_shortlist(question.catalog.settings.model.beside, reply):
                         reply = self._offer_shortlist(reply, search_result)
@@ -148,8 +153,8 @@ class StagedSelector:
         """Let go of what the model and the embedder hold."""
         if self.model is not None:
             await self.model.close()
-        if self.search is not None:
-            await self.search.close()
+        if self.index is not None:
+            await self.index.close()
 
 
 def _narrow_question(question: Question, result: SearchResult | None) -> Question:

@@ -375,7 +375,8 @@ def _rank(wider: Wider) -> Callable[[Any], float]:
     if isinstance(wider, tuple):
         return lambda value: float(wider.index(str(value).lower()))
     sign = -1.0 if wider == "less" else 1.0
-    return lambda value: sign * (float("inf") if value is None else float(value))
+    unbounded = (None, "none")
+    return lambda value: sign * (float("inf") if value in unbounded else float(value))
 
 
 def _text(value: Any) -> str:

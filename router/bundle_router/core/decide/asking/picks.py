@@ -8,17 +8,20 @@ Rules:
    is bounded. Beyond the bound, and for more ids than providers accept in an enumeration, ids are
    plain text and are checked in code.
 3. Asking is strict (every key required, no other allowed, as constrained output wants it); reading
-   is not: a key too many is no reason to spend a second call.
+   is not: where it is plain which bundles are meant, the form they are named in is no reason to
+   spend a second call. A key too many or one that says nothing, an id as a number or in capitals,
+   a pick that is an id alone, picks as JSON text, and the answer inside another object are read.
 4. A model is sure where it says so in a word that can be read; anything else is doubt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model, model_validator
 
 from bundle_router.core.values import Code
 
@@ -43,16 +46,86 @@ def _read_sure(value: object) -> bool:
     return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "yes"))
 
 
+def _read_text(value: object) -> object:
+    """Return the empty text for null."""
+    return "" if value is None else value
+
+
+def _read_id(value: object) -> object:
+    """Return a place or an id as it stands in the list: places are text there, ids lower case."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _read_need(value: object) -> object:
+    """Return how much a pick is needed: one of which nothing is said is what was asked for."""
+    word = "" if value is None else value
+    if isinstance(word, str):
+        word = word.strip().lower()
+    return word or "required"
+
+
+def _read_pick(value: object) -> object:
+    """Return a pick for an id that stands alone."""
+    return {"id": value} if isinstance(value, str | int) else value
+
+
+def _read_picks(value: object) -> object:
+    """Return a list of picks: from JSON text, from one pick, and nothing for null."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        value = _from_json(value)
+    if value is None:
+        return []
+    return [value] if isinstance(value, str | dict) else value
+
+
+def _read_answer(value: object) -> object:
+    """Return the object that holds the picks: it may stand in another (`BundleChoice`,
+    `properties`), be JSON text, or be a list of picks alone.
+    """
+    if isinstance(value, str):
+        value = _from_json(value)
+    if isinstance(value, list) and value:
+        return {"picks": value}
+    if isinstance(value, dict) and "picks" not in value:
+        inner = [item for item in value.values() if isinstance(item, dict) and "picks" in item]
+        if len(inner) == 1:
+            return inner[0]
+    return value
+
+
+def _from_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _before(read: Callable[[object], object]) -> dict[str, Any]:
+    """Return the validators of a class whose input is read by a function first."""
+    return {read.__name__: model_validator(mode="before")(read)}
+
+
 def _shape(id_type: Any) -> type[BaseModel]:
-    need: Any = Literal["required", "helpful"]
-    pick: Any = create_model("Pick", __config__=_READING, id=(id_type, ...), need=(need, ...))
+    id_read: Any = Annotated[id_type, BeforeValidator(_read_id)]
+    need: Any = Annotated[Literal["required", "helpful"], BeforeValidator(_read_need)]
+    pick: Any = create_model(
+        "Pick",
+        __config__=_READING,
+        __validators__=_before(_read_pick),
+        id=(id_read, ...),
+        need=(need, "required"),
+    )
+    text: Any = Annotated[str, BeforeValidator(_read_text)]
     return create_model(
         "BundleChoice",
         __config__=_READING,
-        rationale=(str, ""),
-        picks=(list[pick], ...),
+        __validators__=_before(_read_answer),
+        rationale=(text, ""),
+        picks=(Annotated[list[pick], BeforeValidator(_read_picks)], ...),
         sure=(Annotated[bool, BeforeValidator(_read_sure)], False),
-        missing=(str, ""),
+        missing=(text, ""),
     )
 
 

@@ -26,9 +26,9 @@ from bundle_router.core.catalog import Bundle, Catalog, ModelChoice
 from bundle_router.core.values import RecentStep, Step
 from bundle_router.core.values.canonical import digest_of
 
-PROMPT_VERSION: Final = "router-prompt/4"
+PROMPT_VERSION: Final = "router-prompt/5"
 
-MAX_EXAMPLES: Final = 10
+MAX_EXAMPLES: Final = 2
 """Examples of one bundle that are sent."""
 MAX_GOAL: Final = 8_000
 MAX_CONSTRAINTS: Final = 30
