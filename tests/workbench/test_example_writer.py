@@ -15,6 +15,7 @@ from bundle_router.adapters.redaction import SecretRedactor
 from bundle_router.adapters.system import SystemClock
 from bundle_router.core.catalog import Catalog, ModelSettings
 from bundle_router.engine.asking.day_budget import DayBudget
+from bundle_router.review.example_writing.judging import OFF_SUBJECT
 from bundle_router.testing import FakeDiagnostics
 from bundle_router.testing.upstream import Act, ScriptedServer, hang, says, status
 from bundle_router.workbench.example_writer import ExampleDrafts, ExampleWriter, WritingBounds
@@ -130,7 +131,7 @@ FAULTS = {
     ),
     "something else": (
         wrote("book a flight", "order a pizza"),
-        "no example can be used: too few of them are about the bundle",
+        f"no example can be used: {OFF_SUBJECT}",
         2,
     ),
 }

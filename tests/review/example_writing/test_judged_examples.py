@@ -69,12 +69,13 @@ def test_a_tool_whose_name_is_one_plain_word_is_a_word_like_any_other() -> None:
     assert judged("close this ticket", "open another ticket").refusals == ()
 
 
-def test_one_example_may_be_in_words_that_nobody_wrote() -> None:
-    assert judged(*GOOD, "my screen stays black").examples == (*GOOD, "my screen stays black")
+def test_two_in_three_examples_may_be_in_words_that_nobody_wrote() -> None:
+    new_words = ("my screen stays black", "the printer smokes")
+    assert judged(GOOD[0], *new_words).examples == (GOOD[0], *new_words)
 
 
 def test_an_answer_that_is_mostly_about_something_else_is_refused_as_a_whole() -> None:
-    made = judged("book a flight", "order a pizza", "open a ticket", ours=["Ticket"])
+    made = judged("book a flight", "order a pizza", "buy milk", "open a ticket", ours=["Ticket"])
     assert (made.examples, made.words, made.off_subject) == ((), (), True)
 
 

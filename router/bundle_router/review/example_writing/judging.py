@@ -10,9 +10,11 @@ Rules:
    what the operator wrote of that one, and more than stand in this bundle's own texts. The names of
    the bundle and of its servers do not count here, so that naming the product everywhere is no way
    around it.
-4. An answer is refused as a whole (`off_subject`) if fewer than half of the examples that are left
-   share a word with the bundle's own texts, again without its names. One example may well be worded
-   in words that nobody wrote before ("how hot is it outside"); most of them can't.
+4. An answer is refused as a whole (`off_subject`) if fewer than a third of the examples that are
+   left share a word with the bundle's own texts, again without its names. Some may well be worded
+   in words that nobody wrote before ("how hot is it outside"); most of them can't. The thinner the
+   texts, the more right answers this refuses: an operator's line that says what the bundle is for
+   mends that.
 5. Of what is left the first `EXAMPLES`, and `WORDS` a language, are taken.
 
 Rules 3 and 4 compare words: they see an example that is about another bundle's subject, or about
@@ -38,6 +40,9 @@ MAX_WORD: Final = 60
 """Characters of a key word."""
 OTHERS: Final = 2
 """Words of another bundle that make an example look as if it were about that one."""
+SHARING: Final = 3
+"""One example in so many has to share a word with the bundle's own texts."""
+OFF_SUBJECT: Final = "too few of them share a word with the bundle's description and tools"
 _PLAIN_WORD: Final = re.compile(r"[a-z]+")
 _NAME: Final = re.compile(r"[\w.-]+")
 
@@ -117,7 +122,7 @@ class AnswerJudge:
                 used[content] = bundle.id
 
         if not self._keeps_to_subject(bundle, examples_taken):
-            refusals += [(text, "too few of them are about the bundle") for text in examples_taken]
+            refusals += [(text, OFF_SUBJECT) for text in examples_taken]
             return JudgedAnswer((), (), tuple(refusals), off_subject=True)
         key_words, unusable = self._key_words(bundle, words)
         return JudgedAnswer(tuple(examples_taken), key_words, (*refusals, *unusable))
@@ -162,7 +167,7 @@ class AnswerJudge:
     def _keeps_to_subject(self, bundle: Bundle, examples: Sequence[str]) -> bool:
         own_words = self._subjects[bundle.id].own_words
         sharing = [text for text in examples if self._content(text) & own_words]
-        return 2 * len(sharing) >= len(examples)
+        return SHARING * len(sharing) >= len(examples)
 
     def _key_words(
         self, bundle: Bundle, words: Mapping[str, Sequence[str]]
