@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,24 @@ with Router.open(sys.argv[1] + "/config", runs=sys.argv[1] + "/runs", workspace=
     taken = router.route_sync(Step(run_id="r", workflow="w", role="r", step=sys.argv[2], goal="read the file"))
 loaded = [name for name in sys.modules if name.startswith("bundle_router.")]
 print(json.dumps({"source": taken.source, "loaded": loaded}))
+"""
+CALLS = """
+import json, sys
+from bundle_router import Router, Step
+
+def loaded():
+    return {name for name in sys.modules if name.startswith("bundle_router.")}
+
+with Router.open(sys.argv[1] + "/config", runs=sys.argv[1] + "/runs", workspace=sys.argv[1]) as router:
+    router.route_sync(Step(run_id="r", workflow="w", role="r", step="known"))
+    if sys.argv[2] == "warm":
+        router.warm_up_sync()
+    routed = loaded()
+    read = router.call_sync("r", "repo.read_file", {"path": "config/routes.toml"})
+    called = loaded()
+    router.call_sync("r", "search_tools", {"query": "read a file"})
+    asked = loaded()
+print(json.dumps([read.outcome, sorted(called - routed), sorted(asked - called)]))
 """
 FILES = {
     "servers": '[servers.repo]\ntransport = "local"\ntrust = "trusted"\n',
@@ -49,14 +68,19 @@ OTHERS = (
 )
 
 
-def loaded_by(folder: Path, step: str) -> tuple[str, set[str]]:
+def printed_by(script: str, folder: Path, word: str) -> Any:
+    """Return what a program in a process of its own prints last, over a config in the folder."""
     (folder / "config").mkdir()
     for name, text in FILES.items():
         (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
-    words = [sys.executable, "-c", SCRIPT, str(folder), step]
+    words = [sys.executable, "-c", script, str(folder), word]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def loaded_by(folder: Path, step: str) -> tuple[str, set[str]]:
+    said = printed_by(SCRIPT, folder, step)
     return said["source"], set(said["loaded"])
 
 
@@ -77,3 +101,13 @@ def mapped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, set[str]]:
 def test_a_step_that_it_does_not_settle_loads_search(tmp_path: Path) -> None:
     _, loaded = loaded_by(tmp_path, "asked")
     assert loaded >= {f"bundle_router.{name}" for name in SEARCH if name != "core.search.memory"}
+
+
+def test_a_first_call_loads_its_modules_and_none_after_warm_up(tmp_path: Path) -> None:
+    for word in ("cold", "warm"):
+        (tmp_path / word).mkdir()
+    outcome, by_call, _ = printed_by(CALLS, tmp_path / "cold", "cold")
+    assert outcome == "ok"
+    assert {"bundle_router.engine.calls", "bundle_router.local_tools.repo"} <= set(by_call)
+
+    assert printed_by(CALLS, tmp_path / "warm", "warm") == ["ok", [], []]

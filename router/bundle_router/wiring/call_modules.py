@@ -1,0 +1,24 @@
+"""The modules that a first call loads, imported beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from bundle_router.core.catalog import Catalog
+from bundle_router.wiring.shipped import PACKAGES, shipped_tools
+
+
+def load_call_modules(catalog: Catalog, own_servers: Container[str]) -> None:
+    """Import what calls, meta-tools and the first-party tools of the catalog's bundles need.
+
+    Blocks for about 0.15 s once a process: a first call would do so on its caller's event loop.
+    What a server outside the process needs is loaded in the thread of its connections, and not
+    here. `own_servers` are the local servers that the caller passed, which are loaded already.
+    """
+    from bundle_router.engine import calls, meta_calls  # noqa: F401 - loading them is all
+
+    bundles = [bundle for bundle in catalog.bundles.values() if bundle.enabled]
+    servers = {server for bundle in bundles for server in bundle.servers}
+    for server in sorted(servers & PACKAGES.keys()):
+        if server not in own_servers:
+            shipped_tools(server)
