@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from bundle_router.adapters.redaction import SecretRedactor
-from bundle_router.core.catalog import Catalog
+from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.review.example_writing.judging import MAX_EXAMPLE, AnswerJudge, JudgedAnswer
 
-from tests.engine.selecting.catalogs import ANALYZER, catalog
+from tests.engine.selecting.catalogs import ANALYZER, BUNDLES, catalog
 
 GOOD = (
     "open a ticket about the broken login",
@@ -82,6 +82,13 @@ def test_an_answer_that_is_mostly_about_something_else_is_refused_as_a_whole() -
 def test_naming_the_bundle_everywhere_is_no_subject() -> None:
     made = judged("book a flight with issues", "order a pizza by issues", "write issues a poem")
     assert made.off_subject
+
+
+def test_what_a_bundle_is_called_and_described_by_is_its_subject() -> None:
+    calendar = Bundle("calendar", "Read and change a calendar", ("gcal.list",), effects=("read",))
+    of = catalog(bundles=(*BUNDLES, calendar))
+    wishes = ("what is in my calendar today", "am I free on Friday", "meet Bob at three")
+    assert judge(of).judge(calendar, wishes, {}).examples == wishes
 
 
 def test_an_example_that_was_taken_can_not_be_anothers() -> None:

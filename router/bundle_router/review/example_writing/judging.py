@@ -8,8 +8,8 @@ Rules:
    latest"), or the same words as another example of this or of another bundle.
 3. An example is refused if it is more about another bundle: at least `OTHERS` of its words stand in
    what the operator wrote of that one, and more than stand in this bundle's own texts. The names of
-   the bundle and of its servers do not count here, so that naming the product everywhere is no way
-   around it.
+   its servers do not count here, nor those words of its id that its description lacks, so that
+   naming the product everywhere is no way around it.
 4. An answer is refused as a whole (`off_subject`) if fewer than a third of the examples that are
    left share a word with the bundle's own texts, again without its names. Some may well be worded
    in words that nobody wrote before ("how hot is it outside"); most of them can't. The thinner the
@@ -68,7 +68,7 @@ class _Subject:
     """The words of one bundle, stemmed, without those that every wish has."""
 
     names: frozenset[str]
-    """Those of its id and of its servers' names."""
+    """Those of its servers' names, and those of its id that its description lacks."""
     own_words: frozenset[str]
     """Those of its texts, without `names`."""
     operators_words: frozenset[str]
@@ -187,7 +187,9 @@ class AnswerJudge:
         return tuple(key_words)[len(bundle.words) :], refusals
 
     def _subject(self, bundle: Bundle) -> _Subject:
-        names = self._content(" ".join((bundle.id, *bundle.servers)))
+        # The id's words may be what it is about ("calendar"); a server's name is the product's.
+        id_words = self._content(bundle.id) - self._content(bundle.description)
+        names = id_words | self._content(" ".join(bundle.servers))
         cards = sendable_cards(self.catalog, bundle).values()
         operators = (bundle.description, *bundle.examples)
         listed = (name.partition(".")[2] for name in bundle.tools)
