@@ -117,3 +117,26 @@ def test_without_a_config_folder_there_is_nothing_to_add_to(shell: Shell) -> Non
 def test_check_names_the_bundles_that_lack_examples_and_fails_for_none(shell: Shell) -> None:
     shell.write(servers=SERVERS, bundles=BUNDLES)
     assert "weather has fewer than 3 examples" in shell("check").stdout
+
+
+@pytest.mark.parametrize(
+    ("bundles", "router", "advised"),
+    [
+        (17, "# as shipped", False),
+        (18, "# as shipped", True),
+        (18, '[search.embeddings]\nmodel = "openai/text-embedding-3-small"\n', False),
+        (18, '[fallback]\norder = ["default"]\n', False),
+    ],
+)
+def test_check_recommends_embeddings_for_many_bundles_that_words_alone_find(
+    shell: Shell, bundles: int, router: str, advised: bool
+) -> None:
+    """Three of the shipped bundles may be picked by search, too."""
+    table = (
+        '[bundles."own{number}"]\ndescription = "Looks at part {number} of a house"\n'
+        'tools = ["repo.read_file"]\neffects = ["read"]\n'
+    )
+    tables = [table.format(number=number) for number in range(bundles)]
+    shell.write(bundles="".join(tables), router=router)
+    said = shell("check").stdout
+    assert ("with a local embedding model" in said) is advised

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
@@ -24,6 +24,9 @@ from bundle_router.review.example_writing.candidates import lacking_line
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
 from bundle_router.workbench.server_reviews import Review, json_of, lines_of, remote_servers, review
+
+FEW_BUNDLES: Final = 20
+"""Bundles among which words alone tell the right one."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -185,6 +188,11 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     few_examples = lacking_line(catalog, _own_bundles(checked.files))
     if few_examples:
         say(few_examples)
+    if _lacks_embeddings(catalog):
+        say(
+            f"of more than {FEW_BUNDLES} bundles search finds the right one more often with a local"
+            " embedding model ([search.embeddings] local, router/docs/selection.md)"
+        )
     for line in _keyless_lines(catalog):
         say(line)
     if config_folder(arguments) is None:
@@ -197,6 +205,14 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
             f"not usable before they are reviewed: {', '.join(checked.unpinned)} (bundle-router"
             " pin)"
         )
+
+
+def _lacks_embeddings(catalog: Catalog) -> bool:
+    """Return whether many bundles are searched by words alone."""
+    settings = catalog.settings
+    searches = not {"search", "shortlist"}.isdisjoint(settings.fallback.order)
+    bundles = sum(bundle.enabled and bundle.selectable for bundle in catalog.bundles.values())
+    return searches and bundles > FEW_BUNDLES and settings.search.embeddings is None
 
 
 def _own_bundles(files: Sequence[ConfigFile]) -> frozenset[str]:

@@ -116,12 +116,12 @@ def measure(name: str, catalog: Catalog, wanted: Sequence[Wanted]) -> list[list[
         )
         toolset = router.tools_sync(run)
         sources[decision.source] += 1
-        chosen.append(decision.bundle_ids)
+        chosen.append(decision.reachable_ids)
         tokens.append(toolset.tokens + len(toolset.guidance) / 4)
-        outside += len(set(decision.bundle_ids) - catalog.bundles.keys())
+        outside += len(set(decision.reachable_ids) - catalog.bundles.keys())
         shown = {row.id for row in decision.bundles if row.mode is None}
         if needs:
-            reached += all(need & {*decision.bundle_ids} for need in needs)
+            reached += all(need & {*decision.reachable_ids} for need in needs)
             direct += bool(shown)
             direct_wrong += bool(shown) and not shown & frozenset().union(*needs)
         else:
