@@ -245,7 +245,9 @@ def _shorten_texts(value: Any) -> Any:
         return {_shorten_texts(key): _shorten_texts(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_shorten_texts(item) for item in value]
-    if not isinstance(value, str) or len(value) <= MAX_TEXT:
+    if not isinstance(value, str):
+        return value
+    if len(value) <= MAX_TEXT:
         return value
     return f"{value[:MAX_TEXT]}… ({len(value)} characters)"
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from bundle_router.review.model_comparison import Estimate, ModelFigures
     from bundle_router.workbench.model_trials import ModelComparison
 
+    MeasuredSet = tuple[Path, Measures, tuple[str, ...]]
+    """A labelled set's file, its figures, and the bundles that the config lacks."""
+
 LABELLED: Final = ".jsonl"
 FORMS: Final = """\
 a case file, *.toml: steps, and what they must get (bundles in this order)
@@ -123,7 +126,9 @@ def run(arguments: argparse.Namespace) -> int:
     files = [load_file(path) for path in arguments.files if path.suffix != LABELLED]
     results = [result for file in files for result in _run_file(file, catalog)]
     failed = [result for result in results if result.mismatches]
-    measured = _measure_all(sets, catalog, memories, shares) if sets else []
+    measured: list[MeasuredSet] = []
+    if sets:
+        measured = _measure_all(sets, catalog, memories, shares)
     if arguments.json:
         cases = [_row(result.file, result.case, result.mismatches) for result in results]
         figures = [_set_json(*measures) for measures in measured]
@@ -172,7 +177,7 @@ def _measure_all(
     catalog: Catalog,
     memories: Memories | None,
     shares: tuple[float, ...],
-) -> list[tuple[Path, Measures, tuple[str, ...]]]:
+) -> list[MeasuredSet]:
     """Return each set's figures under the config, with learned values, and its bundles that the
     config lacks.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from bundle_router.core.catalog import Catalog
 from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.records.decision_record import outcome_json
-from bundle_router.core.values import Decision, Step
+from bundle_router.core.values import Chosen, Decision, Step
 from bundle_router.errors import RequestError
 from bundle_router.review.sentences import exposure_line, selection_lines
 
@@ -136,15 +137,18 @@ def show(decision: Decision) -> None:
     for line in selection_lines(decision.search, decision.model):
         say(line)
     shown_ids = decision.bundle_ids
-    for heading, rows in (
-        ("bundle", [row for row in decision.bundles if row.id in shown_ids]),
-        ("offered behind search", [row for row in decision.bundles if row.id not in shown_ids]),
-    ):
-        if rows:
-            table((heading, "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in rows])
+    shown = [row for row in decision.bundles if row.id in shown_ids]
+    offered = [row for row in decision.bundles if row.id not in shown_ids]
+    _show_bundles("bundle", shown)
+    _show_bundles("offered behind search", offered)
     if decision.left_out:
         table(
             ("left out", "code", "detail"),
             [(r.tool or r.id, r.code, r.detail) for r in decision.left_out],
         )
     say(exposure_line(decision.exposure))
+
+
+def _show_bundles(heading: str, rows: Sequence[Chosen]) -> None:
+    if rows:
+        table((heading, "reason", "evidence"), [(c.id, c.reason, c.evidence) for c in rows])

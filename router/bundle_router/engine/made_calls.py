@@ -440,7 +440,9 @@ def _readers(run: OpenRun, call: AdmittedCall, shaped: ShapedResult) -> Joined:
     """Return the tools that read artifacts; they join the array with the first result that has more
     to read.
     """
-    if not call.request.joins or not any(map(_has_text, shaped.blobs)):
+    if not call.request.joins:
+        return ()
+    if not any(map(_has_text, shaped.blobs)):
         return ()
     activation = run.fold.activation(call.state.decided.branch)
     joined_tools = {tool for _, tool in _asked_for(activation)}

@@ -181,7 +181,8 @@ def _reasons(
 
     parts = [part for part in new_bundle.bundles if part in bundles]
     own_servers = [name for name in new_bundle.servers if name in servers]
-    reasons = [*(("bundle", part) for part in parts), *(("server", name) for name in own_servers)]
+    reasons = [("bundle", part) for part in parts]
+    reasons += [("server", name) for name in own_servers]
     if not reasons:
         return []
 

@@ -55,14 +55,16 @@ def _unpickable_bundles(catalog: Catalog, enabled: Sequence[Bundle]) -> list[Bun
 
 def _reasons(catalog: Catalog, bundles: Sequence[Bundle]) -> Iterator[str]:
     """Yield why neither search nor a model may pick the bundles."""
-    searches = _searches(catalog)
-    if not all(bundle.selectable for bundle in bundles):
+    selectable = [bundle for bundle in bundles if bundle.selectable]
+    if len(selectable) < len(bundles):
         yield "it is not selectable"
-    if searches and not all(_is_offered(catalog, bundle) for bundle in bundles):
-        yield "[search] offer withholds it"
-    if not searches:
+
+    if not _searches(catalog):
         yield "[fallback] order has no search"
-    if not _asks_model(catalog) and any(bundle.selectable for bundle in bundles):
+    elif not all(_is_offered(catalog, bundle) for bundle in bundles):
+        yield "[search] offer withholds it"
+
+    if selectable and not _asks_model(catalog):
         yield "no model is configured"
 
 

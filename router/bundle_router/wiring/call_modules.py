@@ -17,8 +17,15 @@ def load_call_modules(catalog: Catalog, own_servers: Container[str]) -> None:
     """
     from bundle_router.engine import calls, meta_calls  # noqa: F401 - loading them is all
 
-    bundles = [bundle for bundle in catalog.bundles.values() if bundle.enabled]
-    servers = {server for bundle in bundles for server in bundle.servers}
-    for server in sorted(servers & PACKAGES.keys()):
+    for server in sorted(_servers_in_use(catalog) & PACKAGES.keys()):
         if server not in own_servers:
             shipped_tools(server)
+
+
+def _servers_in_use(catalog: Catalog) -> set[str]:
+    """Return the servers whose tools some bundle has that is not switched off."""
+    servers: set[str] = set()
+    for bundle in catalog.bundles.values():
+        if bundle.enabled:
+            servers.update(bundle.servers)
+    return servers

@@ -123,7 +123,9 @@ def _call(
             "over HTTP a call's key is printable ASCII without quotes",
             advice="use other words for it",
         )
-    headers = {"idempotency-key": f'"{key}"'} if key else {}
+    headers = {}
+    if key:
+        headers["idempotency-key"] = f'"{key}"'
     body = {"name": name, "arguments": sent, **_named(decision)}
     return _Question("POST", f"{_run(run_id)}/call", _result, body, headers=headers)
 

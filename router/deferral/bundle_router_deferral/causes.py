@@ -223,11 +223,15 @@ def _by_inventory(request: RequestFacts, settings: AgentSettings) -> tuple[State
     if number is None or not INVENTORY_SINCE <= number < SHAPES_SINCE:
         return "unknown", "none"
     mode = search_mode(settings.value(SWITCH)).mode
-    if request.inventory and mode == "on":
-        return "on", "inventory"
-    is_gated = mode == "unset" and _is_foreign(settings.value(BASE_URL))
-    is_off = not request.inventory and (mode in ("off", "auto-100") or is_gated)
-    return ("off", "inventory") if is_off else ("unknown", "none")
+    if request.inventory:
+        if mode == "on":
+            return "on", "inventory"
+        return "unknown", "none"
+    if mode in ("off", "auto-100"):
+        return "off", "inventory"
+    if mode == "unset" and _is_foreign(settings.value(BASE_URL)):
+        return "off", "inventory"
+    return "unknown", "none"
 
 
 def _is_foreign(host: str | None) -> bool:

@@ -455,7 +455,10 @@ class StreamFilter:
         so_far = self.blocks
         self._earlier = so_far
         self._earlier_output += int(self.usage.get("output_tokens") or 0)
-        self._by_index, self._inputs, self._shown, self._hidden = {}, {}, {}, set()
+        self._by_index = {}
+        self._inputs = {}
+        self._shown = {}
+        self._hidden = set()
         self._may_continue = may_continue
         self.paused = False
         self._rest = b""

@@ -169,7 +169,9 @@ def _by_hand(finding: Finding, profiles: Sequence[ProfileLine]) -> list[str]:
     if finding.where != "environment":
         return advice
 
-    variable = NO_BETAS if finding.cause == "experimental-betas-disabled" else SWITCH
+    variable = SWITCH
+    if finding.cause == "experimental-betas-disabled":
+        variable = NO_BETAS
     lines = [line for line in profiles if line.name == variable]
     removals = [f"{line.path}:{line.line}: remove the line `{line.text}`" for line in lines]
     return removals or advice

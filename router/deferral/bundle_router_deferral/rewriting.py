@@ -241,17 +241,17 @@ class RequestRewriter:
         A name that two tools share is none: a reference to it would mean either.
         """
         names = Counter(tool.value.get("name", "") for tool in tools if _is_plain(tool.value))
-        prefixes = [_prefix_of(name) for name in names.elements()]
-        group_sizes = Counter(prefix for prefix in prefixes if prefix)
+        group_sizes = _group_sizes(names.elements())
+        unique_names = [name for name, count in names.items() if count == 1]
+        return frozenset(name for name in unique_names if self._is_deferrable(name, group_sizes))
 
-        def qualifies(name: str) -> bool:
-            if _matches_any(name, self._rules.keep):
-                return False
-            if "__" in name or _matches_any(name, self._rules.defer):
-                return True
-            return group_sizes[_prefix_of(name)] >= GROUP
-
-        return frozenset(name for name, count in names.items() if count == 1 and qualifies(name))
+    def _is_deferrable(self, name: str, group_sizes: Counter[str]) -> bool:
+        """Return whether a tool has the name of a server's, by the rules or by its siblings."""
+        if _matches_any(name, self._rules.keep):
+            return False
+        if "__" in name or _matches_any(name, self._rules.defer):
+            return True
+        return group_sizes[_prefix_of(name)] >= GROUP
 
     def _tools_text(self, tools: ToolList, deferred: frozenset[str]) -> tuple[str, int, int]:
         key = (tools.text, deferred)
@@ -327,6 +327,12 @@ def _blocks(message: Any) -> list[dict[str, Any]]:
 
 def _matches_any(name: str, globs: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def _group_sizes(names: Iterable[str]) -> Counter[str]:
+    """Return the number of names with each prefix."""
+    prefixes = [_prefix_of(name) for name in names]
+    return Counter(prefix for prefix in prefixes if prefix)
 
 
 def _prefix_of(name: str) -> str:
@@ -459,10 +465,11 @@ def _into_text(
     if not blocks:
         return []
 
-    parts = [block.as_text() for block in blocks if block.visible == 0]
-    parts.append(f'{{"type":"text","text":{text[content.start : content.end]}}}')
-    parts += [block.as_text() for block in blocks if block.visible > 0]
-    return [(content.start, content.end, f"[{','.join(parts)}]")]
+    before = [block.as_text() for block in blocks if block.visible == 0]
+    visible_text = f'{{"type":"text","text":{text[content.start : content.end]}}}'
+    after = [block.as_text() for block in blocks if block.visible > 0]
+    joined = ",".join([*before, visible_text, *after])
+    return [(content.start, content.end, f"[{joined}]")]
 
 
 def _insert(

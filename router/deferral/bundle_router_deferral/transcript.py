@@ -315,11 +315,9 @@ class Transcript:
         if self._ended and record.get("base") is None and last is None:
             self._begin_process()
         request = self._begin_request(record)
-        request.id, request.model, request.shape = (
-            record["id"],
-            str(params.get("model") or ""),
-            record["shapeHash"],
-        )
+        request.id = record["id"]
+        request.model = str(params.get("model") or "")
+        request.shape = record["shapeHash"]
         request.betas = tuple(str(beta) for beta in betas) if isinstance(betas, list) else None
         request.tools = self._shapes.get(request.shape)
         if request.tools is not None:
@@ -441,28 +439,22 @@ class Transcript:
         if request.process == self._process:
             self._apply_snapshot(request)
         if request.on is False and request.session in self._refused:
-            is_main_agent = (
-                not request.sub_agent and request.process > self._refused[request.session]
-            )
-            request.after_refusal = "held" if is_main_agent else "same"
-        if request.on is None:
-            state: State = "unknown"
-        elif request.on:
-            state = "on"
-        else:
-            state = "off"
-        if request.tools is not None and request.tools.count == 0:
-            state = "none"
-        vertex = request.model.startswith("/vertex") or "tool-search-tool-2025-10-19" in (
-            request.betas or ()
-        )
+            is_restarted = request.process > self._refused[request.session]
+            request.after_refusal = "same"
+            if is_restarted and not request.sub_agent:
+                request.after_refusal = "held"
         values = {
             name: getattr(request, name)
             for name in RequestFacts.__slots__
             if name in _Open.__slots__
         }
         return RequestFacts(
-            **values | {"state": state, "vertex": vertex, "calls": tuple(request.calls)}
+            **values
+            | {
+                "state": _state_of(request),
+                "vertex": _is_for_vertex(request),
+                "calls": tuple(request.calls),
+            }
         )
 
 
@@ -470,6 +462,22 @@ def _prove(request: _Open) -> None:
     if request.evidence == "none":
         request.evidence = "search"
         request.on = True
+
+
+def _state_of(request: _Open) -> State:
+    """Return whether tools were deferred: for a request without tools there is nothing to defer."""
+    if request.tools is not None and request.tools.count == 0:
+        return "none"
+    if request.on is None:
+        return "unknown"
+    return "on" if request.on else "off"
+
+
+def _is_for_vertex(request: _Open) -> bool:
+    """Return whether a request went to Vertex AI, by its model's name or by its search's beta."""
+    if request.model.startswith("/vertex"):
+        return True
+    return "tool-search-tool-2025-10-19" in (request.betas or ())
 
 
 def _tools(value: Any) -> list[dict[str, Any]]:

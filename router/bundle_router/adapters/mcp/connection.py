@@ -390,13 +390,15 @@ class Connection:
         if agreement.is_modern:
             capabilities = client.capabilities if client is not None else {}
             meta |= self._meta(agreement.version, capabilities)
-            if client is not None and client.log_level:
+        if client is not None and agreement.is_modern:
+            params = {**params, **client.continuation}
+            if client.log_level:
                 meta[f"{_META}/logLevel"] = client.log_level
         if client is not None and client.progress:
             meta["progressToken"] = number
-        if client is not None and agreement.is_modern:
-            params = {**params, **client.continuation}
-        return {**params, "_meta": meta} if meta else params
+        if not meta:
+            return params
+        return {**params, "_meta": meta}
 
     def _headers_of(
         self,

@@ -130,15 +130,18 @@ class SessionPool:
         if server.shared:
             places = [(server.name, "", f"#{number}", "") for number in range(server.shared)]
             return min(places, key=self._leases.load)
-        terms = session_terms(server, scope)
-        own = server.traits.starts_process or server.name in self._stateful
-        own = own or bool(terms[1] and scope.client is not LISTING)
-        return (
-            server.name,
-            scope.principal,
-            scope.run_id if own else "",
-            json.dumps(terms) if terms[1] else "",
-        )
+
+        era, capabilities = session_terms(server, scope)
+        terms = ""
+        if capabilities:
+            terms = json.dumps((era, capabilities))
+        is_of_run = server.traits.starts_process or server.name in self._stateful
+        if capabilities and scope.client is not LISTING:
+            is_of_run = True
+        run_id = ""
+        if is_of_run:
+            run_id = scope.run_id
+        return (server.name, scope.principal, run_id, terms)
 
     # --- letting go -------------------------------------------------------------------------------
 
@@ -237,12 +240,9 @@ def session_terms(server: Server, scope: Scope) -> tuple[Era, Mapping[str, Any]]
     """
     if scope.client is LISTING:
         return server.era, LISTING.capabilities
-    if (
-        scope.client is None
-        or server.era == "modern"
-        or server.shared
-        or not scope.client.input_capabilities
-    ):
+    if scope.client is None or not scope.client.input_capabilities:
+        return server.era, {}
+    if server.era == "modern" or server.shared:
         return server.era, {}
     return "handshake", scope.client.input_capabilities
 

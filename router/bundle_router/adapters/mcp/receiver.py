@@ -209,14 +209,14 @@ def is_safe_to_show(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:
         return False
-    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if not parts.hostname or parts.username is not None:
+        return False
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    return (
-        bool(parts.hostname)
-        and len(names) == len(set(names))
-        and parts.username is None
-        and (parts.scheme == "https" or (parts.scheme == "http" and local))
-    )
+    if len(names) != len(set(names)):
+        return False
+    if parts.scheme == "https":
+        return True
+    return parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def command_for(server: str, principal: str) -> str:

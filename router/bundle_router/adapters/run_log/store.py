@@ -349,7 +349,9 @@ class WriterTokens:
                     storage.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     write_all(storage, fd, f"{os.getpid()} {platform.node()}\n".encode())
                     storage.replace(temporary, token, src_dir_fd=folder, dst_dir_fd=folder)
-        self._token, self._fd, self._pid = token, fd, os.getpid()
+        self._token = token
+        self._fd = fd
+        self._pid = os.getpid()
         _HELD.add(fd)
 
     def is_alive(self, token: str) -> bool:

@@ -91,8 +91,9 @@ def check_mounts(plan: SandboxPlan) -> None:
         if mount.inode and not _is_mounted(mount):
             raise PathSwapped(mount.target)
     for place in (*plan.hidden, *plan.masked):
-        is_covered = place.path in uppermost
-        if is_covered and _is_at(place.path, place.device, place.inode):
+        if place.path not in uppermost:
+            continue
+        if _is_at(place.path, place.device, place.inode):
             raise PathSwapped(place.path)
 
 

@@ -55,11 +55,14 @@ def name_classes(
     if with_empty:
         examples.setdefault(frozenset(glob for glob in globs if matches(glob, "")), "")
     exact_names = set(exact)
+
+    def place(found: tuple[frozenset[str], str]) -> tuple[bool, bool, str]:
+        covered, example = found
+        return example not in exact_names, not covered, example
+
     classes = [
         NameClass(_label(example, covered, example in exact_names), example, covered)
-        for covered, example in sorted(
-            examples.items(), key=lambda item: (item[1] not in exact_names, not item[0], item[1])
-        )
+        for covered, example in sorted(examples.items(), key=place)
     ]
     if len(classes) == 1 and classes[0].label == OTHER:
         classes = [NameClass(ANY, classes[0].example, classes[0].patterns)]

@@ -254,9 +254,14 @@ def check_url(
     if parts.fragment:
         report.add_about(entry, where, "has a fragment ('#...'), which is never sent", "remove it")
 
-    names = [name for name, _ in parse_qsl(parts.query)]
-    if looks_secret(url) or any(map(is_credential_name, names)):
+    if looks_secret(url) or _has_credential_name(parts.query):
         report.add_about(entry, where, "holds what looks like a credential", instead)
+
+
+def _has_credential_name(query: str) -> bool:
+    """Return whether a parameter of an address is named as credentials are."""
+    names = [name for name, _ in parse_qsl(query)]
+    return any(map(is_credential_name, names))
 
 
 def _check_values(

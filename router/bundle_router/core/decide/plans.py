@@ -142,21 +142,24 @@ class Verdicts:
     def _pickable(
         self, facts: Facts, ask: tuple[str, ...] | None, without: frozenset[str]
     ) -> Iterator[str]:
-        if self._selectable is None:
-            self._selectable = tuple(
-                bundle
-                for bundle in self._catalog.bundles.values()
-                if bundle.selectable and not bundle.always
-            )
-
         judgement = self._under(facts)
-        for bundle in self._selectable:
+        for bundle in self._selectable_bundles():
             if bundle.id in without:
                 continue
             if ask is not None and first_match(ask, bundle.id) is None:
                 continue
             if self._judge(bundle, judgement).permitted:
                 yield bundle.id
+
+    def _selectable_bundles(self) -> tuple[Bundle, ...]:
+        """Return the bundles that a selector may pick, listed once."""
+        if self._selectable is None:
+            self._selectable = tuple(
+                bundle
+                for bundle in self._catalog.bundles.values()
+                if bundle.selectable and not bundle.always
+            )
+        return self._selectable
 
 
 class Candidates:

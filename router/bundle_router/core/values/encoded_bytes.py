@@ -80,15 +80,25 @@ def read_media(block: Mapping[str, Any]) -> EncodedBytes | None:
     """
     inner = [block.get(name) for name in ("source", "image_url", str(block.get("type")))]
     holders = [block, *(one for one in inner if isinstance(one, Mapping))]
-    claimed = next((said for one in holders if (said := type_said(one))), "")
+    claims = [type_said(holder) for holder in holders]
+    claimed = next(filter(None, claims), "")
     for holder in holders:
-        for place in _PLACES:
-            value = holder.get(place)
-            if place in _NO_BASE64 and not (isinstance(value, str) and is_data_uri(value)):
-                continue
-            found = read_bytes(value)
-            if found is not None and found.data:
-                return EncodedBytes(found.data, claimed or found.mime_type)
+        found = _bytes_within(holder)
+        if found is not None:
+            return EncodedBytes(found.data, claimed or found.mime_type)
+    return None
+
+
+def _bytes_within(holder: Mapping[str, Any]) -> EncodedBytes | None:
+    """Return the bytes in the first place of an object that holds some."""
+    for place in _PLACES:
+        value = holder.get(place)
+        is_address = place in _NO_BASE64
+        if is_address and not (isinstance(value, str) and is_data_uri(value)):
+            continue
+        found = read_bytes(value)
+        if found is not None and found.data:
+            return found
     return None
 
 

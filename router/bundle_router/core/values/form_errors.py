@@ -130,11 +130,11 @@ def _choice_hint(value: str, expected: str, suggester: Suggester) -> str:
 def _form_hint(path: tuple[str | int, ...], value: Any, wanted: str) -> str:
     """Return how to write a text as the list or the table that is wanted."""
     is_text = isinstance(value, str)
-    is_short = is_text and len(value) < 60
-    if wanted == "a list" and value is str:
-        return "write [...]"
-    if wanted == "a list" and is_short:
-        return f"write [{value!r}]"
+    if wanted == "a list":
+        if value is str:
+            return "write [...]"
+        if is_text and len(value) < 60:
+            return f"write [{value!r}]"
     if wanted == "a table" and is_text and len(path) == 1:
         return f"write [{path[0]}] on a line of its own, and its keys below"
     return ""

@@ -89,23 +89,21 @@ class StagedSelector:
                 search_result = search_result or await self.search.find(question, recent)
                 if search_result.shortlist is not None:
                     return _in_place_of(unsettled, search_result, search_result.shortlist)
-        if (
-            unsettled is not None
-            and unsettled.failure is not None
-            and search_result is not None
-            and search_result.stand_in is not None
-        ):
-            return _in_place_of(unsettled, search_result, search_result.stand_in)
-        if unsettled is not None:
-            return _with_search(unsettled, search_result)
-        if search_result is not None:
+
+        if search_result is None:
+            return unsettled or Reply()
+        if unsettled is None:
             return search_result.reply
-        return Reply()
+        if unsettled.failure is not None and search_result.stand_in is not None:
+            return _in_place_of(unsettled, search_result, search_result.stand_in)
+        return _with_search(unsettled, search_result)
 
     def _offer_shortlist(self, reply: Reply, result: SearchResult | None) -> Reply:
         """Return the reply with the shortlist beside what was picked (rules 4 and 6)."""
+        if "shortlist" not in self._order:
+            return reply
         answer = reply.answer
-        if answer is None or not answer.ids or "shortlist" not in self._order:
+        if answer is None or not answer.ids:
             return reply
 
         offered: tuple[str, ...] = ()

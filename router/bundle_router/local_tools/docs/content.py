@@ -265,12 +265,19 @@ def _tidy_text(main: Tag) -> None:
     for text in list(main.find_all(string=True)):
         if not isinstance(text, NavigableString):
             continue
-        if not any(parent.name == "pre" for parent in text.parents):
-            inner = squeeze(text)
-            lead = " " if text[:1].isspace() else ""
-            tail = " " if text[-1:].isspace() and inner else ""
-            if text != (plain := f"{lead}{inner}{tail}"):
-                text.replace_with(plain)
+        if any(parent.name == "pre" for parent in text.parents):
+            continue
+        plain = _with_single_spaces(text)
+        if text != plain:
+            text.replace_with(plain)
+
+
+def _with_single_spaces(text: str) -> str:
+    """Return a text squeezed, with one space at each end where it has blanks there."""
+    inner = squeeze(text)
+    lead = " " if text[:1].isspace() else ""
+    tail = " " if text[-1:].isspace() and inner else ""
+    return f"{lead}{inner}{tail}"
 
 
 def _keep_attributes(tag: Tag) -> None:

@@ -164,4 +164,5 @@ def environment(rule: BinaryRule, *, private: str, outside: Mapping[str, str]) -
         "TMPDIR": f"{private}/tmp",  # noqa: S108  # beneath a folder made for this program
         "LANG": "C.UTF-8",
     }
-    return {**passed, **fixed, **dict(pair.split("=", 1) for pair in rule.set_env)}
+    of_rule = dict(pair.split("=", 1) for pair in rule.set_env)
+    return {**passed, **fixed, **of_rule}

@@ -97,11 +97,7 @@ class AnswerJudge:
             self._subjects[bundle.id] = self._subject(bundle)
             for example in bundle.examples:
                 self._used.setdefault(self._content(example), bundle.id)
-        names = {name for bundle in self.catalog.bundles.values() for name in bundle.tools}
-        names |= {name.partition(".")[2] for name in names}
-        self._tool_names = frozenset(
-            name.lower() for name in names if not _PLAIN_WORD.fullmatch(name)
-        )
+        self._tool_names = _names_of_tools(self.catalog)
 
     def judge(
         self, bundle: Bundle, examples: Sequence[str], words: Mapping[str, Sequence[str]]
@@ -203,3 +199,10 @@ class AnswerJudge:
     def _content(self, text: str) -> frozenset[str]:
         everyday = self.analyzer.generic | self.analyzer.conversation
         return frozenset(self.analyzer.stems(text)) - everyday
+
+
+def _names_of_tools(catalog: Catalog) -> frozenset[str]:
+    """Return the tools' names that are no plain words, with their server and without."""
+    names = {name for bundle in catalog.bundles.values() for name in bundle.tools}
+    names |= {name.partition(".")[2] for name in names}
+    return frozenset(name.lower() for name in names if not _PLAIN_WORD.fullmatch(name))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit, urlunsplit
 
 from bundle_router.core.config.secrets import (
     is_credential_name,
@@ -158,6 +158,14 @@ class CleanAddress:
     """Whether a fragment was taken out, which is never sent."""
 
 
+def _is_plain(url: str) -> bool:
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def _is_of_web(parts: SplitResult) -> bool:
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
 def clean_address(url: str) -> CleanAddress:
     """Return the address without user, password, fragment, and parameters that are credentials or
     refer to something.
@@ -172,8 +180,7 @@ def clean_address(url: str) -> CleanAddress:
     refers_to = next(read_references(origin), None)
     if refers_to is not None:
         raise ValueError(f"refers to {refers_to.syntax[:80]}, and an address can't do so here")
-    is_plain = url.isascii() and url.isprintable() and " " not in url
-    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
+    if not _is_plain(url) or not _is_of_web(parts):
         raise ValueError("is not an http or https address")
 
     pairs = [pair for pair in parts.query.split("&") if pair]

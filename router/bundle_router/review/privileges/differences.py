@@ -420,7 +420,9 @@ def _side_words(aspect: Aspect, one: _BundleSide, tools: frozenset[str]) -> str:
     if aspect == "can be denied as":
         handles = {name for tool in tools for name in one.side.granted.handles(bundle, tool)}
         return ", ".join(sorted(handles))
-    return one.reach if tools & one.tools else ""
+    if tools & one.tools:
+        return one.reach
+    return ""
 
 
 def _pair_bundles(old: Catalog, new: Catalog) -> Iterator[tuple[Bundle | None, Bundle | None]]:

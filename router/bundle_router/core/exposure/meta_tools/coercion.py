@@ -175,9 +175,11 @@ def _as_whole_number(value: Any) -> int | None:
         return int(value)
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool):
         return None
-    return value
+    if isinstance(value, int):
+        return value
+    return None
 
 
 def _artifact(arguments: Mapping[str, Any]) -> str:

@@ -114,17 +114,37 @@ def _parameter(key: str, schema: Any, required: bool, root: Mapping[str, Any], d
     return f"{name}{'' if required else '?'}{'' if kind == 'str' else f': {kind}'}"
 
 
+def _listed_values(schema: Mapping[str, Any]) -> Any:
+    """Return what a schema says are all the values, unchecked; None if it says nothing of it."""
+    if "enum" in schema:
+        return schema["enum"]
+    if "const" in schema:
+        return [schema["const"]]
+    return None
+
+
+def _joined_values(values: Any) -> str | None:
+    """Return the values with a bar between them; None if there are none, or they are too long."""
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    if not is_list or not values:
+        return None
+    if budget_left(values, (EACH + 1) * (MAX_ENUM + 1)) < 0:
+        return None
+    choices = "|".join(str(value) for value in values)
+    if len(choices) > MAX_ENUM:
+        return None
+    return choices
+
+
 def _kind(schema: Any, root: Mapping[str, Any], depth: int) -> str:
     if not isinstance(schema, Mapping) or depth > 3:
         return "any"
     if "$ref" in schema:
         return _kind(schema_at(root, schema["$ref"]), root, depth + 1)
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    is_list = isinstance(values, Sequence) and not isinstance(values, str)
-    if is_list and values and budget_left(values, (EACH + 1) * (MAX_ENUM + 1)) >= 0:
-        choices = "|".join(str(value) for value in values)
-        if len(choices) <= MAX_ENUM:
-            return choices
+    values = _listed_values(schema)
+    choices = _joined_values(values)
+    if choices is not None:
+        return choices
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), Sequence):
             return _join_kinds([_kind(part, root, depth + 1) for part in schema[key][:6]])

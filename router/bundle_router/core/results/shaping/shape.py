@@ -327,27 +327,38 @@ def _settle(kept: list[Block | None], at: int, value: Any) -> bool:
 
     If so, keep the better of the two in the texts' place.
     """
-    texts = [
-        (index, block.text)
-        for index, block in enumerate(kept)
-        if isinstance(block, Text) and not block.uri
-    ]
+    texts = _texts_without_address(kept)
     for index, text in texts:
         if _is_same_json(text, value):
             if not isinstance(value, str):
                 kept[index] = Data(value)
             return True
 
-    if len(texts) < 2 or not isinstance(value, list) or len(value) != len(texts):
+    if len(texts) < 2 or not isinstance(value, list):
         return False
-    for (_, text), item in zip(texts, value, strict=True):
-        if not _is_same_json(text, item):
-            return False
+    if not _are_same_json([text for _, text in texts], value):
+        return False
     if not all(isinstance(item, str) for item in value):
         for index, _ in texts:
             kept[index] = None
         kept[texts[0][0]] = Data(value)
     return True
+
+
+def _texts_without_address(blocks: Sequence[Block | None]) -> list[tuple[int, str]]:
+    """Return the texts that are no resource's, with their places."""
+    return [
+        (index, block.text)
+        for index, block in enumerate(blocks)
+        if isinstance(block, Text) and not block.uri
+    ]
+
+
+def _are_same_json(texts: Sequence[str], values: Sequence[Any]) -> bool:
+    """Return whether each text is the value in its place."""
+    if len(texts) != len(values):
+        return False
+    return all(_is_same_json(text, value) for text, value in zip(texts, values, strict=True))
 
 
 def _is_same_json(text: str, value: Any) -> bool:

@@ -89,10 +89,12 @@ def _with_required_properties(schema: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(properties, dict):
         return schema
     marked = [name for name, inner in properties.items() if _required_mark(inner) is True]
-    required = schema.get("required")
     if marked:
-        known = required if isinstance(required, list) else []
-        schema["required"] = [*known, *(name for name in marked if name not in known)]
+        required = schema.get("required")
+        if not isinstance(required, list):
+            required = []
+        new = [name for name in marked if name not in required]
+        schema["required"] = [*required, *new]
     schema["properties"] = {
         name: {} if inner is None else inner for name, inner in properties.items()
     }
@@ -115,8 +117,9 @@ def _says_nothing(key: str, value: Any) -> bool:
         return key in _WITH_FORM
     if key == "required":
         return isinstance(value, bool) or value == {}
-    may_be_empty_list = key in MAPS or key in LISTS - ONE
-    return may_be_empty_list and value == []
+    if key in MAPS or key in LISTS - ONE:
+        return bool(value == [])
+    return False
 
 
 def _number(key: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ Also finds patterns that may take a backtracking engine forever.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -62,7 +62,9 @@ def with_json_types(schema: Any, renamed: set[str]) -> Any:
 
     def with_known_types(inner: dict[str, Any]) -> dict[str, Any]:
         is_list = isinstance(inner.get("type"), list)
-        names = inner["type"] if is_list else [inner.get("type")]
+        names = [inner.get("type")]
+        if is_list:
+            names = inner["type"]
         json_types = [_json_type(name) for name in names]
         for name, json_type in zip(names, json_types, strict=True):
             if name != json_type:
@@ -71,7 +73,9 @@ def with_json_types(schema: Any, renamed: set[str]) -> Any:
             return inner
         if "" in json_types:
             return {key: value for key, value in inner.items() if key != "type"}
-        return {**inner, "type": list(dict.fromkeys(json_types)) if is_list else json_types[0]}
+        if is_list:
+            return {**inner, "type": list(dict.fromkeys(json_types))}
+        return {**inner, "type": json_types[0]}
 
     return rebuilt(schema, with_known_types)
 
@@ -113,49 +117,73 @@ def keyword_fault(schema: Mapping[str, Any], limits: DefinitionLimits) -> Keywor
 def form_fault(key: str, value: Any) -> str:
     """Return why the keyword can't have this value; empty if it can."""
     if key == "type":
-        names = value if isinstance(value, list) else [value]
-        unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
-        if unknown:
-            return f"is {display_value(unknown[0])}, which is no type"
-        if names:
-            return ""
-        return "is empty"
+        return _fault_of_types(value)
     if key in MAPS or key == "dependentRequired":
-        if not isinstance(value, dict):
-            return f"is {display_value(value)}, not an object"
-        lists = value.values() if key in ("dependencies", "dependentRequired") else ()
-        return next(
-            (
-                f"has {display_value(names)}, not a list of names"
-                for names in lists
-                if not _names(names, key)
-            ),
-            "",
-        )
-    if key in LISTS - ONE:
-        if isinstance(value, list) and value:
-            return ""
-        return f"is {display_value(value)}, not a list of schemas"
-    if key == "enum":
-        return "" if isinstance(value, list) else f"is {display_value(value)}, not a list"
-    if key == "required":
-        return "" if _names(value, key) else f"is {display_value(value)}, not a list of names"
-    if key in _TEXTS or key == "pattern":
-        return "" if isinstance(value, str) else f"is {display_value(value)}, not text"
-    if key in _NUMBERS or key in _COUNTS:
-        fine = (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and (key in _NUMBERS or value >= 0)
-        )
-        return "" if fine else f"is {display_value(value)}, not a number that fits"
+        return _fault_of_map(key, value)
+    for keys, is_valid, wanted in _FORMS:
+        if key in keys and not is_valid(value):
+            return f"is {display_value(value)}, not {wanted}"
     return ""
 
 
-def _names(value: object, key: str) -> bool:
-    if key == "dependencies" and not isinstance(value, list):
-        return True  # a schema: checked as one
+def _fault_of_types(value: Any) -> str:
+    names = [value]
+    if isinstance(value, list):
+        names = value
+    unknown = [name for name in names if not isinstance(name, str) or name not in _TYPES]
+    if unknown:
+        return f"is {display_value(unknown[0])}, which is no type"
+    if not names:
+        return "is empty"
+    return ""
+
+
+def _fault_of_map(key: str, value: Any) -> str:
+    if not isinstance(value, dict):
+        return f"is {display_value(value)}, not an object"
+    if key not in ("dependencies", "dependentRequired"):
+        return ""
+    for names in value.values():
+        if key == "dependencies" and not isinstance(names, list):
+            continue  # a schema: checked as one
+        if not _is_list_of_names(names):
+            return f"has {display_value(names)}, not a list of names"
+    return ""
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list)
+
+
+def _is_filled_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_list_of_names(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+_FORMS: Final[Sequence[tuple[Container[str], Callable[[object], bool], str]]] = (
+    (LISTS - ONE, _is_filled_list, "a list of schemas"),
+    (("enum",), _is_list, "a list"),
+    (("required",), _is_list_of_names, "a list of names"),
+    ({*_TEXTS, "pattern"}, _is_text, "text"),
+    (_NUMBERS, _is_number, "a number that fits"),
+    (_COUNTS, _is_count, "a number that fits"),
+)
+"""Keywords, the test of their value, and what it has to be."""
 
 
 def display_value(value: object) -> str:
@@ -198,7 +226,9 @@ class _Round:
         self.loose = self.loose or (
             bool(self.repeated) and not self.once - self.repeated - _TAKES_ALL
         )
-        self.once, self.repeated, self.begun = set(), set(), False
+        self.once = set()
+        self.repeated = set()
+        self.begun = False
 
     def note(self, pieces: set[str], opening: str, least: int, endless: bool) -> None:
         if not self.begun:

@@ -135,9 +135,11 @@ def request_id_of(id_: object) -> RequestId | None:
         return id_
     if isinstance(id_, float) and id_.is_integer():
         return int(id_)
-    if isinstance(id_, str):
-        return int(id_) if id_.isascii() and id_.isdecimal() and len(id_) < 19 else id_
-    return None
+    if not isinstance(id_, str):
+        return None
+    if id_.isascii() and id_.isdecimal() and len(id_) < 19:
+        return int(id_)
+    return id_
 
 
 def _unreadable(frame: bytes | bytearray, *, is_answer: bool) -> Event:
@@ -147,7 +149,9 @@ def _unreadable(frame: bytes | bytearray, *, is_answer: bool) -> Event:
     if not frame.startswith(b"{") or b'"method"' in frame:
         return _noise(frame)
     match = _ID.search(frame[:_HEAD]) or _ID.search(frame[-_HEAD:])
-    return GarbledAnswer(int(match[1])) if match is not None else _noise(frame)
+    if match is None:
+        return _noise(frame)
+    return GarbledAnswer(int(match[1]))
 
 
 def _noise(frame: bytes | bytearray) -> Noise:

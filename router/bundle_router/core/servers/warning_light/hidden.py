@@ -131,8 +131,9 @@ def _readable_texts(data: bytes) -> Iterator[str]:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return
-    is_readable = all(char.isprintable() or char in "\n\t" for char in text)
-    if len(text) >= 8 and is_readable:
+    if len(text) < 8:
+        return
+    if all(char.isprintable() or char in "\n\t" for char in text):
         yield text
 
 

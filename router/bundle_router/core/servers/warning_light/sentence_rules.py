@@ -116,10 +116,8 @@ def _find_orders(sentence: str) -> Iterator[Seen]:
         yield "wants-everything", everything[0]
     if every := _find("every_request", sentence):
         yield "wants-every-request", sentence[every.start() : every.start() + 100]
-    every = _find("every_elsewhere", sentence) if _find("use_elsewhere", sentence) else None
-    every = None if every and PATTERNS["protocol"].match(sentence, every.end()) else every
-    if every := every or _find("whatever_elsewhere", sentence):
-        yield "wants-every-request", every[0]
+    if elsewhere := _find_every_use_elsewhere(sentence):
+        yield "wants-every-request", elsewhere[0]
     if _find("another", sentence) and _one_after_another(
         sentence, "whenever", "is_called", "alters", "arguments"
     ):
@@ -152,6 +150,16 @@ def _is_order(sentence: str, at: int) -> bool:
         )
         is not None
     )
+
+
+def _find_every_use_elsewhere(sentence: str) -> re.Match[str] | None:
+    """Return where every use of another tool is claimed, not of a protocol."""
+    every = None
+    if _find("use_elsewhere", sentence):
+        every = _find("every_elsewhere", sentence)
+    if every and not PATTERNS["protocol"].match(sentence, every.end()):
+        return every
+    return _find("whatever_elsewhere", sentence)
 
 
 def _find_movements(sentence: str) -> Iterator[Seen]:
