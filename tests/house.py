@@ -467,7 +467,7 @@ def measures() -> list[Measure]:
             2.2,
             read.weak_names,
         ),
-        Measure("modules that a first route loads", len(loaded), 110, 140, tuple(loaded)),
+        Measure("modules that a first route loads", len(loaded), 110, 132, tuple(loaded)),
         Measure("rooms", len(top), 15, 15, tuple(top)),
         Measure("a route enters", len(route.modules), 15, 15, route.modules),
         Measure("  and again", route.again, None, 58),

@@ -17,7 +17,8 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # ships no type information
 import pytest
-from bundle_router.adapters.config_files import fingerprint, read_config, scaffold, shipped_folder
+from bundle_router.adapters.config_files import fingerprint, read_config, shipped_folder
+from bundle_router.adapters.config_files.scaffolding import scaffold
 from bundle_router.adapters.local import cards_of
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import FILE_NAMES, from_bytes, load

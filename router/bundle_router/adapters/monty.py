@@ -20,12 +20,14 @@ import contextlib
 import hashlib
 import re
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from bundle_router.core.exposure.stubs import Program, ProgramEnd
 from bundle_router.errors import needs_extra
 from bundle_router.ports import CallFunction
+
+if TYPE_CHECKING:
+    from bundle_router.core.exposure.stubs import Program, ProgramEnd
 
 WORKERS: Final = 4
 """Maximum programs that run at once; others wait."""
@@ -74,6 +76,8 @@ class MontyPrograms:
         """Check and run a program. Raises NotInstalled."""
         with needs_extra("a bundle with mode = 'code'", "code"):
             import pydantic_monty as monty
+        from bundle_router.core.exposure.stubs import ProgramEnd
+
         # Random numbers and sleeps must be the same on every run, because calls get their keys by
         # order.
         seed = hashlib.sha256(program.text.encode("utf-8", "replace")).hexdigest()

@@ -19,7 +19,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.config_files import scaffold
+    from bundle_router.adapters.config_files.scaffolding import scaffold
 
     files = scaffold(arguments.folder)
     if arguments.json:

@@ -254,7 +254,7 @@ def test_how_long_an_answer_may_be_kept_and_the_protocols_own_words_are_the_endp
 def test_a_large_answer_is_looked_through_off_every_event_loop(
     site: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, is_large: bool
 ) -> None:
-    from bundle_router.adapters.mcp import faults
+    from bundle_router.adapters.mcp import call_results
     from bundle_router.core.servers.transport import pass_through
 
     seen: set[str] = set()
@@ -269,7 +269,7 @@ def test_a_large_answer_is_looked_through_off_every_event_loop(
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
             monkeypatch.setattr(
-                "bundle_router.adapters.mcp.hub.read_reply", spied(faults.read_reply)
+                "bundle_router.adapters.mcp.hub.read_reply", spied(call_results.read_reply)
             )
             monkeypatch.setattr(pass_through, "_size", spied(pass_through._size))
             await connected.read_resource("plain://any")

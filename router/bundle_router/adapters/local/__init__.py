@@ -24,12 +24,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ValidationError
 
-from bundle_router.adapters.json_schema import JsonSchema, Unchecked
 from bundle_router.adapters.workers import Workers
 from bundle_router.core.catalog import CallLimits, Card
 from bundle_router.core.servers.transport.tool_servers import (
@@ -54,6 +53,9 @@ from bundle_router.core.values import (
 from bundle_router.core.values.canonical import digest_of, encode, holds_more_than
 from bundle_router.errors import RequestError, StorageError, ToolFailure
 from bundle_router.ports import Diagnostics, Redactor
+
+if TYPE_CHECKING:
+    from bundle_router.adapters.json_schema import JsonSchema
 
 REDACTED_NOTE: Final = (
     "Secrets were taken out of this result: a mark such as `[redacted:…]` stands where each was. Do"
@@ -174,14 +176,11 @@ def _check_form(server: str, tool: LocalTool) -> None:
 
 def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence[str]:
     """Return the errors of a call's arguments, one sentence each; empty if they are valid."""
-    schema = _schema_of(tool.arguments) if _holds_many(arguments) else None
-    if schema is not None:
+    if _holds_many(arguments):
         # pydantic lists every invalid value, which can take seconds and holds the GIL.
-        try:
-            if problems := schema.problems(arguments, patience=CHECK_PATIENCE):
-                return problems
-        except Unchecked as unchecked:
-            return [f"arguments: they hold too much to be checked ({unchecked})"]
+        problems = _schema_problems(tool.arguments, arguments)
+        if problems:
+            return problems
     try:
         tool.arguments.model_validate(dict(arguments))
     except ValidationError as wrong:
@@ -194,11 +193,26 @@ def argument_problems(tool: LocalTool, arguments: Mapping[str, Any]) -> Sequence
     return ()
 
 
+def _schema_problems(model: type[BaseModel], arguments: Mapping[str, Any]) -> Sequence[str]:
+    """Return the errors of many values by the schema; empty if it has none, or can't be used."""
+    from bundle_router.adapters.json_schema import Unchecked  # few calls need it
+
+    schema = _schema_of(model)
+    if schema is None:
+        return ()
+    try:
+        return schema.problems(arguments, patience=CHECK_PATIENCE)
+    except Unchecked as unchecked:
+        return [f"arguments: they hold too much to be checked ({unchecked})"]
+
+
 @lru_cache(maxsize=256)
 def _schema_of(arguments: type[BaseModel]) -> JsonSchema | None:
     """Return the schema of a tool's arguments; None if only pydantic can check them, because they
     may contain themselves.
     """
+    from bundle_router.adapters.json_schema import JsonSchema, Unchecked
+
     try:
         return JsonSchema(input_schema(arguments))
     except Unchecked:

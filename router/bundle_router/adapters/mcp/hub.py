@@ -22,6 +22,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.authorization import Authorization
+from bundle_router.adapters.mcp.call_results import (
+    busy_result,
+    circuit_open,
+    error_reply,
+    error_result,
+    fault_result,
+    no_answer_reply,
+    read_answer,
+    read_reply,
+)
 from bundle_router.adapters.mcp.connection import Connection, Probes
 from bundle_router.adapters.mcp.faults import (
     LIST_AGAIN,
@@ -31,14 +41,6 @@ from bundle_router.adapters.mcp.faults import (
     CircuitOpen,
     RpcError,
     ServerFault,
-    busy_result,
-    circuit_open,
-    error_reply,
-    error_result,
-    fault_result,
-    no_answer_reply,
-    read_answer,
-    read_reply,
 )
 from bundle_router.adapters.mcp.lists import Lists, read_pages
 from bundle_router.adapters.mcp.pool import (

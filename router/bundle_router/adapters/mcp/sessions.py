@@ -15,9 +15,9 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from bundle_router.adapters.json_schema import SchemaChecker
 from bundle_router.adapters.loop import SessionsLoop
 from bundle_router.adapters.mcp import wires
 from bundle_router.adapters.mcp.faults import MAX_MESSAGE, CircuitOpen, RpcError, ServerFault
@@ -36,6 +36,7 @@ from bundle_router.errors import RequestError, ToolFailure
 from bundle_router.ports import Clock, Diagnostics
 
 if TYPE_CHECKING:
+    from bundle_router.adapters.json_schema import SchemaChecker
     from bundle_router.adapters.mcp.authorization import Authorization
     from bundle_router.adapters.mcp.hub import Hub
     from bundle_router.adapters.sdk_log import LogListener
@@ -77,7 +78,6 @@ class McpSessions:
         self._diagnostics = diagnostics
         self._schema_of = schema_of
         self._authorization = authorization
-        self._checker = SchemaChecker()
         self._begun_with_handshake: set[str] = set()
         self._hub: Hub | None = None
         self.closed_runs: dict[str, None] = {}
@@ -290,6 +290,13 @@ class McpSessions:
             self._thread.close()
 
     # --- within -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _checker(self) -> SchemaChecker:
+        """What checks arguments, made with the first call: a route needs none."""
+        from bundle_router.adapters.json_schema import SchemaChecker
+
+        return SchemaChecker()
 
     def _entry(self, server: str) -> Server:
         entry = self._servers.get(server)

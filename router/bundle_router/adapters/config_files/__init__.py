@@ -1,4 +1,4 @@
-"""Config files on disk: the shipped folder, a project's folder over it, and the scaffold.
+"""Config files on disk: the shipped folder, and a project's folder over it.
 
 Rules:
 1. All files of a folder are read as of one moment: files that change meanwhile are read again. A
@@ -6,7 +6,6 @@ Rules:
 2. Only regular files are opened, and no more than the maximum size is read. A link is followed
    within its folder, as in a volume of Kubernetes, and never out of it: `check` quotes what it
    reads, and a stranger's branch may hold a link.
-3. The scaffold never overwrites files.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from bundle_router.adapters.text_files import read_bounded, read_within
+from bundle_router.adapters.text_files import read_within
 from bundle_router.core.config.config_text import (
     FILE_NAMES,
     MAX_BYTES,
@@ -26,9 +24,8 @@ from bundle_router.core.config.config_text import (
     Layer,
     from_bytes,
 )
-from bundle_router.core.config.init_files import ignores_runs, scaffold_texts
 from bundle_router.core.values.canonical import digest_of
-from bundle_router.errors import ConfigError, Problem, RequestError
+from bundle_router.errors import ConfigError, Problem
 
 _READS: Final = 6
 """Maximum attempts to read a folder that changes meanwhile."""
@@ -41,7 +38,7 @@ def shipped_folder() -> Path:
 
 def _shipped_folder(name: str) -> Path:
     """Return a folder of shipped files: in the installed package, or at the top of a checkout."""
-    package = Path(__file__).resolve().parent.parent
+    package = Path(__file__).resolve().parents[2]
     installed = package / f"default_{name}"
     return installed if installed.is_dir() else package.parent.parent / name
 
@@ -136,7 +133,7 @@ def _check_folder(folder: Path) -> None:
         raise ConfigError([Problem(str(folder), 0, "", "does not exist", hint)]) from None
     except OSError as error:
         raise ConfigError(
-            [Problem(str(folder), 0, "", f"can't be read: {_reason(error)}")]
+            [Problem(str(folder), 0, "", f"can't be read: {reason_of(error)}")]
         ) from error
     if not stat.S_ISDIR(mode):
         hint = "name the folder that holds it" if folder.name in FILE_NAMES else ""
@@ -162,7 +159,7 @@ def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
                 names = sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
         except OSError as error:
             raise ConfigError(
-                [Problem(str(shown), 0, "", f"can't be read: {_reason(error)}")]
+                [Problem(str(shown), 0, "", f"can't be read: {reason_of(error)}")]
             ) from error
         files = [_read_file(folder, name, str(shown / name), layer) for name in names]
         if files == last:
@@ -183,81 +180,11 @@ def _read_file(folder: Path, name: str, display_path: str, layer: Layer) -> Conf
     try:
         data = read_within(folder, folder / name, MAX_BYTES)
     except OSError as error:
-        fault = Problem(display_path, 0, "", f"can't be read: {_reason(error)}")
+        fault = Problem(display_path, 0, "", f"can't be read: {reason_of(error)}")
         return ConfigFile(name, display_path, "", layer, fault)
     return from_bytes(name, display_path, data, layer)
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """Return why a file or folder can't be used, for the end of a sentence."""
     return (error.strerror or str(error)).lower()
-
-
-def _refuse_way_out(root: Path, folder: Path) -> None:
-    """Raise RequestError if a folder of the scaffold is a link that leads elsewhere. The uppermost
-    (`config`, `bundles`) may be one: an operator may keep it elsewhere.
-    """
-    if folder == root:
-        return
-    uppermost = root / folder.relative_to(root).parts[0]
-    if not folder.resolve().is_relative_to(uppermost.resolve()):
-        raise RequestError(
-            f"{folder} is a link that leads out of its folder",
-            advice="take the link away, or choose another place",
-        )
-
-
-def _note_on(kept: Path) -> str:
-    if kept.name != ".gitignore":
-        return ""
-    try:
-        text = read_bounded(kept, MAX_BYTES).decode("utf-8", "replace")
-    except OSError:  # a pipe, a dangling link
-        text = ""
-    if ignores_runs(text):
-        return ""
-    return "add the line '/runs/': records hold what agents asked and saw"
-
-
-@dataclass(frozen=True, slots=True)
-class ScaffoldedFile:
-    """One file of the scaffold.
-
-    `kept`: it existed and was not changed. `note`: what the user should do about it, if
-    anything.
-    """
-
-    path: str
-    state: Literal["written", "kept"]
-    note: str = ""
-
-
-def scaffold(target: str | os.PathLike[str]) -> list[ScaffoldedFile]:
-    """Write `config/`, its schemas, `bundles/README.md` and a `.gitignore` under `target`; return
-    the files.
-
-    Raises RequestError if a file can't be written; files written before it stay.
-    """
-    root = Path(target)
-    folder = shipped_folder()
-    shipped = {name: (folder / name).read_text(encoding="utf-8") for name in FILE_NAMES}
-    done = []
-    for relative, text in scaffold_texts(shipped).items():
-        path = root / relative
-        _refuse_way_out(root, path.parent)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-        except FileExistsError:
-            if path.parent.is_dir():
-                done.append(ScaffoldedFile(str(path), "kept", _note_on(path)))
-                continue
-            raise RequestError(
-                f"{path.parent} is not a folder", advice="move it away, or choose another place"
-            ) from None
-        except OSError as error:
-            raise RequestError(
-                f"{path} can't be written: {_reason(error)}", advice="choose another place"
-            ) from error
-        done.append(ScaffoldedFile(str(path), "written"))
-    return done
