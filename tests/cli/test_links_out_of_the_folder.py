@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 
 import pytest
-from bundle_router.core.config import FILE_NAMES
 
 from tests.command_line import watch
 
@@ -65,6 +64,7 @@ class Checkout:
         return out + err
 
 
+FILE_NAMES = ("servers.toml", "bundles.toml", "routes.toml", "policy.toml", "router.toml")
 LINKS: dict[str, tuple[str, str]] = {
     **{f"{name} that is text": (f"config/{name}", "shadow") for name in FILE_NAMES},
     **{f"{name} that is TOML": (f"config/{name}", "valid.toml") for name in FILE_NAMES},

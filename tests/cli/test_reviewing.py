@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.cli import main
 
-from tests.command_line import on_a_terminal
+from tests.command_line import on_a_terminal, run, watch
 
 STEP = ("--workflow", "feature", "--role", "implementer", "--step", "edit")
 
@@ -111,67 +110,64 @@ def test_the_steps_own_trust_floor_and_its_labels_come_from_the_command_line(she
     assert "given twice" in shell("route", *STEP, "--label", "a=1", "--label", "a=2", code=3).stderr
 
 
-def test_verify_finds_what_todays_rules_would_have_redacted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_finds_what_todays_rules_would_have_redacted(tmp_path: Path) -> None:
     recorded = next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden-sub"))
     shutil.copytree(recorded, tmp_path / "runs" / recorded.name)
-    assert main(["runs", "verify", "--secrets", "--runs", str(tmp_path / "runs")]) == 0
+    verify = ("runs", "verify", "--secrets", "--runs", tmp_path / "runs")
+    run(tmp_path, *verify)
     with (tmp_path / "runs" / recorded.name / "tool-calls.jsonl").open(
         "a", encoding="utf-8"
     ) as file:
         file.write(
             '{"result": "key gsk_4nT9xV2mK4pL8nR34nT9xV2mK4pL8nR3 and [redacted:xai-key]"}\n'
         )
-    assert main(["runs", "verify", "--secrets", "--runs", str(tmp_path / "runs")]) == 1
-    said = capsys.readouterr().out
+    said = run(tmp_path, *verify, code=1).stdout
     assert "tool-calls.jsonl:3: groq-key\n" in said
     assert "gsk_" not in said
 
 
 def test_a_run_is_read_without_waiting_for_a_pipe_or_following_a_link_or_however_deep_its_folders_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     runs, secret = tmp_path / "runs", tmp_path / "outside.json"
-    run = runs / "golden-sub"
+    folder = runs / "golden-sub"
     shutil.copytree(
-        next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden-sub")), run
+        next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden-sub")), folder
     )
     secret.write_text("key gsk_4nT9xV2mK4pL8nR34nT9xV2mK4pL8nR3\n")
     for make in (os.mkfifo, lambda path: path.symlink_to(secret)):
-        make(run / "more.json")
-        assert main(["runs", "verify", "--secrets", "--runs", str(runs)]) != 1, (
-            "it is told, and what it leads to not read"
-        )
-        assert "more.json" in capsys.readouterr().err
-        (run / "more.json").unlink()
+        make(folder / "more.json")
+        told = run(tmp_path, "runs", "verify", "--secrets", "--runs", runs, code=5)
+        assert "more.json" in told.stderr, "it is told, and what it leads to not read"
+        (folder / "more.json").unlink()
     names = ["artifacts", *["d"] * 1_100]
-    opened = [os.open(run, os.O_RDONLY)]
+    opened = [os.open(folder, os.O_RDONLY)]
     for name in names:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=opened[-1])
         opened.append(os.open(name, os.O_RDONLY, dir_fd=opened[-1]))
         os.close(opened.pop(-2))
     os.close(opened.pop())
-    assert main(["runs", "list", "--runs", str(runs)]) == 0
-    assert main(["runs", "prune", "--max-size", "1", "--runs", str(runs)]) in (
-        0,
-        4,
-    ), "deleted, or told why not"
+    run(tmp_path, "runs", "list", "--runs", runs)
+    status, _, _ = watch(
+        tmp_path, "runs", "prune", "--max-size", "1", "--runs", runs, on_line=lambda line: None
+    )
+    assert status in (0, 4), "deleted, or told why not"
     subprocess.run(["rm", "-rf", str(runs)], check=True)  # Python's own way ends at that depth
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read all files")
-def test_a_folder_that_may_not_be_read_is_told_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_may_not_be_read_is_told_in_a_sentence(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "golden"
     shutil.copytree(next((Path(__file__).parent.parent / "data" / "runs").glob("*/golden")), run)
     (run / "artifacts").mkdir(exist_ok=True)
     (run / "artifacts").chmod(0)
     try:
-        assert main(["runs", "verify", "--runs", str(tmp_path / "runs")]) in (0, 4, 5)
-        assert "Traceback" not in capsys.readouterr().err
+        status, _, err = watch(
+            tmp_path, "runs", "verify", "--runs", tmp_path / "runs", on_line=lambda line: None
+        )
+        assert status in (0, 4, 5)
+        assert "Traceback" not in err
     finally:
         (run / "artifacts").chmod(0o700)
 

@@ -21,9 +21,8 @@ from typing import Any
 
 import bundle_router
 import pytest
-from bundle_router.core.values import Media
 from bundle_router.testing.upstream import ScriptedServer, status
-from bundle_router.tool import ToolContext, ToolOutput
+from bundle_router.tool import Media, ToolContext, ToolOutput
 
 from tests.client.session import SESSION, played
 from tests.service.conftest import Words

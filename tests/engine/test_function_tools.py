@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from bundle_router import Router, Step
-from bundle_router.engine.results import Result
+from bundle_router import Result, Router, Step
 from bundle_router.errors import ConfigError, RequestError
 from bundle_router.tool import (
     Data,

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.cli import main
 from bundle_router.errors import RequestError
+
+from tests.command_line import run
 
 CONFIG = Path(__file__).parents[2] / "config"
 WORD = "4nT9xV2mK4pL8nR3"
@@ -80,9 +81,11 @@ def test_a_secret_that_is_called_as_a_tool_stands_in_no_record_index_or_output(
                     if token in result.text + result.tool:
                         shown.append(f"{kind}, {spelling}: {result.tool}")
     assert shown == []
+    printed = [*capsys.readouterr()]
     for words in (["show", "r"], ["stats"], ["list"], ["index"], ["verify"]):
-        assert main(["runs", *words, "--runs", str(runs)]) == 0
-    (tmp_path / "output").write_text("".join(capsys.readouterr()), encoding="utf-8")
+        done = run(tmp_path, "runs", *words, "--runs", runs)
+        printed += [done.stdout, done.stderr]
+    (tmp_path / "output").write_text("".join(printed), encoding="utf-8")
     stray = {kind: stray_parts(token, tmp_path) for kind, token in TOKENS.items()}
     assert {kind: files for kind, files in stray.items() if files} == {}
 

@@ -19,10 +19,9 @@ from typing import Any, Final
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.cli import main
-from bundle_router.core.catalog import provider_key_name
 from bundle_router.testing.upstream import ReceivedRequest, ScriptedServer, choice, says, status
 
+from tests.command_line import run
 from tests.profiles import ALL
 
 pytestmark = pytest.mark.skipif(
@@ -90,7 +89,7 @@ def strays(tmp_path: Path) -> dict[str, str]:
     netrc = tmp_path / ".netrc"
     netrc.write_text(f"machine 127.0.0.1 login {STRANGE}-netrc password {STRANGE}-netrc\n")
     netrc.chmod(0o600)
-    usual = [provider_key_name(f"{name}/x") for name in PROVIDERS]
+    usual = [f"{name.upper()}_API_KEY" for name in PROVIDERS]
     named = {name: f"{STRANGE}-{name.lower()}" for name in (*FOUND_BY_LIBRARIES, *usual)}
     places = {"HOME": str(tmp_path), "NETRC": str(netrc), "HTTP_PROXY": "http://127.0.0.1:9"}
     return named | places
@@ -393,7 +392,6 @@ def test_check_says_which_variable_holds_no_key_and_where_none_is_sent(
     expected: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("GATEWAY_KEY", raising=False)
     if value is not None:
@@ -403,8 +401,8 @@ def test_check_says_which_variable_holds_no_key_and_where_none_is_sent(
     named = 'names = ["openai/x"]' if table == "model" else 'model = "openai/x"'
     (tmp_path / "router.toml").write_text(f"[{table}]\n{named}\n{settings}\n")
     is_problem = "GATEWAY_KEY" in settings and expected != ""
-    assert main(["check", "--config", str(tmp_path), "--strict"]) == int(is_problem)
-    printed = capsys.readouterr().out
+    done = run(tmp_path, "check", "--config", tmp_path, "--strict", code=int(is_problem))
+    printed = done.stdout
     if is_problem:
         assert f"warning: router.toml: {table}: 'openai/x' is not asked: " in printed
         assert f"GATEWAY_KEY {expected}" in printed

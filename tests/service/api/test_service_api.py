@@ -13,9 +13,8 @@ from typing import Any
 import bundle_router_client as client
 import pytest
 from bundle_router import Decision, Result, Step, Toolset
-from bundle_router.core.values import Media
 from bundle_router.errors import UnknownRun
-from bundle_router.tool import ToolContext, ToolOutput
+from bundle_router.tool import Media, ToolContext, ToolOutput
 
 from tests.service.conftest import Words
 

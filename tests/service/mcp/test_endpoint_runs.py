@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from bundle_router import StepPolicy
-from bundle_router.core.exposure.meta_tools.definitions import NAMES
 from bundle_router.errors import RequestError
 from bundle_router.service import serve_mcp
 
@@ -19,7 +18,15 @@ from tests.profiles import rounds
 pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
 ERAS = ("legacy", "auto")
-SOME = (*NAMES, "kit__echo", "kit__wait")
+META_TOOLS = (
+    "search_tools",
+    "list_tools",
+    "get_tool_details",
+    "call_tool",
+    "read_artifact",
+    "search_artifact",
+)
+SOME = (*META_TOOLS, "kit__echo", "kit__wait")
 
 
 async def names(connected: Any) -> tuple[str, ...]:
@@ -146,7 +153,7 @@ def test_what_is_revoked_meanwhile_stays_listed_and_is_refused(
                 await connected.call_tool("kit__echo", {"text": "x"})
             )
             await router.route(site.step())
-            assert await names(connected) == NAMES
+            assert await names(connected) == META_TOOLS
 
     site.serve(work)
 

@@ -16,6 +16,7 @@ pytest.importorskip("mcp", reason="the endpoint needs the 'mcp' extra")
 
 from bundle_router.errors import StorageError
 
+from tests.command_line import run
 from tests.service.mcp.everything_server import LARGE, PNG, PROMPTS, RESOURCES, TOOLS
 from tests.service.mcp.relay import EVERYTHING, Entry, Notifications, Relay, relayed
 
@@ -90,16 +91,13 @@ def test_prompts_are_listed_got_and_completed_and_recorded(
     relayed(tmp_path, work)
 
 
-def test_what_was_passed_on_is_told_of_by_runs_show(site: Any, tmp_path: Path, capsys: Any) -> None:
-    from bundle_router.cli import main
-
+def test_what_was_passed_on_is_told_of_by_runs_show(site: Any, tmp_path: Path) -> None:
     async def work(relay: Relay) -> None:
         async with site.client(relay.endpoint) as connected:
             await connected.read_resource("test://static-binary")
 
     relayed(tmp_path, work)
-    assert main(["runs", "show", "r", "--runs", str(tmp_path / "runs")]) == 0
-    shown = capsys.readouterr().out
+    shown = run(tmp_path, "runs", "show", "r", "--runs", tmp_path / "runs").stdout
     assert "resources/read of every  → ok" in shown
     assert "artifact image/png" in shown
 

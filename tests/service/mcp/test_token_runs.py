@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.exposure.meta_tools.definitions import NAMES
 
 from tests.command_line import run
-from tests.service.mcp.test_endpoint_runs import names, text
+from tests.service.mcp.test_endpoint_runs import META_TOOLS, names, text
 from tests.service.test_service_security import token_file
 
 pytest.importorskip("prometheus_client", reason="the service needs the 'service' extra")
@@ -82,7 +81,7 @@ def test_a_client_with_an_address_and_a_token_finds_and_calls_what_its_policy_pe
 ) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.client(endpoint, era, run_id=None) as connected:
-            assert await names(connected) == NAMES
+            assert await names(connected) == META_TOOLS
             assert "kit__echo" in await searched(connected)
             called = await connected.call_tool(
                 "call_tool", {"name": "kit.echo", "arguments": {"text": "hello"}}
@@ -91,7 +90,7 @@ def test_a_client_with_an_address_and_a_token_finds_and_calls_what_its_policy_pe
             refused = await connected.call_tool("call_tool", {"name": "kit.late"})
             assert refused.is_error
             assert "'kit.late' is not available" in text(refused)
-            assert await names(connected) == NAMES
+            assert await names(connected) == META_TOOLS
 
     (site.serve_all if whole else site.serve)(work)
     ((run_id, rows),) = own_runs(site.folder).items()
@@ -260,9 +259,9 @@ def test_a_route_for_the_place_says_what_is_shown_and_the_declared_order_is_kept
 
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.client(endpoint, "auto", run_id=None, token=ANN) as connected:
-            assert await names(connected) == (*NAMES, "kit__echo", "kit__wait")
+            assert await names(connected) == (*META_TOOLS, "kit__echo", "kit__wait")
         async with site.client(endpoint, "auto", run_id=None, token=BEN) as connected:
-            assert await names(connected) == NAMES
+            assert await names(connected) == META_TOOLS
             assert "kit__late" not in await searched(connected)
 
     site.serve_all(work, '[fallback]\norder = ["search"]\n', tokens=token_file(site.folder, TOKENS))
@@ -283,7 +282,7 @@ def test_all_that_policy_permits_is_there_however_much_it_is_and_replays(site: A
 
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.client(endpoint, run_id=None) as connected:
-            assert await names(connected) == NAMES
+            assert await names(connected) == META_TOOLS
             assert text(await connected.call_tool("call_tool", {"name": "kit.late"})) == "said "
 
     site.serve(work)
