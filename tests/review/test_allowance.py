@@ -181,3 +181,69 @@ def test_one_workflow_of_a_row_for_all_can_not_be_taken_out_of_it() -> None:
 def test_globs_are_left_to_people(role: str, workflow: str) -> None:
     with pytest.raises(RequestError, match="without globs"):
         allowed("#\n", "#\n", role=role, workflow=workflow)
+
+
+def test_comments_in_an_empty_list_stay() -> None:
+    routes = """\
+[[routes]]
+name = "mail"
+role = "clerk"
+bundles = [ # nothing
+  # so far
+]
+"""
+    assert (
+        allowed("#\n", routes)[ROUTES]
+        == """\
+[[routes]]
+name = "mail"
+role = "clerk"
+bundles = [ # nothing
+  # so far
+  "mail.read",
+]
+"""
+    )
+
+
+def test_a_text_over_several_lines_whose_last_one_looks_like_a_comment_is_not_cut() -> None:
+    routes = """\
+[[routes]]
+role = "boss"
+bundles = ["mail.risky"]
+name = \"\"\"
+# of the boss\"\"\"
+[[routes]]
+name = "all"
+bundles = ["mail.risky"]
+"""
+    assert (
+        allowed("#\n", routes)[ROUTES]
+        == """\
+[[routes]]
+role = "boss"
+bundles = ["mail.risky"]
+name = \"\"\"
+# of the boss\"\"\"
+[[routes]]
+name = "clerk-mail.read"
+role = "clerk"
+bundles = ["mail.risky", "mail.read"]
+
+[[routes]]
+name = "all"
+bundles = ["mail.risky"]
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "routes", "file"),
+    [
+        ("policies = []", "#\n", "policy.toml"),
+        ("#\n", 'routes = [{ name = "all", bundles = ["mail.risky"] }]', "routes.toml"),
+    ],
+)
+def test_rows_in_one_list_are_not_edited(policy: str, routes: str, file: str) -> None:
+    with pytest.raises(RequestError, match=f"the rows of {file} are one list"):
+        allowed(policy, routes)

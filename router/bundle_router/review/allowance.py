@@ -31,6 +31,8 @@ from bundle_router.review.toml_text import toml_string
 
 POLICY: Final = "policy.toml"
 ROUTES: Final = "routes.toml"
+_HEADER: Final = re.compile(r"^[ \t]*\[\[", re.MULTILINE)
+"""The beginning of a row's header: `[[policies]]`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,22 @@ def with_allowance(
     policy row stands in the way.
     """
     bundle = _bundle_of(catalog, allowance)
+    _check_headers(texts[POLICY], "policies", POLICY)
+    _check_headers(texts[ROUTES], "routes", ROUTES)
     edited = {
         POLICY: _edit_policy(catalog.policies, bundle, texts[POLICY], allowance),
         ROUTES: _edit_routes(catalog.routes, texts[ROUTES], allowance),
     }
     return {name: text for name, text in edited.items() if text != texts[name]}
+
+
+def _check_headers(text: str, table: str, file: str) -> None:
+    """Raise RequestError if the rows of a table are one list: `policies = [{ name = … }]`."""
+    if table in tomllib.loads(text) and _HEADER.search(text) is None:
+        raise RequestError(
+            f"the rows of {file} are one list, which can't be edited",
+            advice=f"write each of them under a header: [[{table}]]",
+        )
 
 
 def _bundle_of(catalog: Catalog, allowance: BundleAllowance) -> Bundle:
@@ -214,15 +227,26 @@ def _edit_routes(routes: Sequence[Route], text: str, allowance: BundleAllowance)
 def _first_line_of(lines: Sequence[str], header: int) -> int:
     """Return the first line of a row: its header, or the comment right above that.
 
-    A comment that begins the file is about the file.
+    A comment that begins the file is about the file. What looks like a comment may also be the last
+    line of a text over several lines.
     """
     first = header
     while first > 0 and lines[first - 1].lstrip().startswith("#"):
         first -= 1
-    return header if first == 0 else first
+    if first == 0 or not _is_toml("\n".join(lines[:first])):
+        return header
+    return first
 
 
 # --- text -----------------------------------------------------------------------------------------
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
 
 
 def _address(allowance: BundleAllowance) -> dict[str, str]:
@@ -281,10 +305,14 @@ def _with_item(text: str, path: tuple[str, int, str], item: str) -> str:
         return f"{text[:place]}\n{key} = [{toml_string(item)}]{text[place:]}"
 
     count = len(tomllib.loads(text)[table][index][key])
-    if not count:
-        return f"{text[: span[0]]}[{toml_string(item)}]{text[span[1] :]}"
-    last = _known_span(positions, (*path, count - 1))
     closing = span[1] - 1
+    if not count and "\n" not in text[span[0] : closing]:
+        return f"{text[: span[0]]}[{toml_string(item)}]{text[span[1] :]}"
+    if not count:  # over several lines, so that a comment may stand in it
+        end_line = text.rindex("\n", 0, closing) + 1
+        return f"{text[:end_line]}  {toml_string(item)},\n{text[end_line:]}"
+
+    last = _known_span(positions, (*path, count - 1))
     rest = text[last[1] : closing]
     if "\n" not in rest:
         return f"{text[: last[1]]}, {toml_string(item)}{text[last[1] :]}"
