@@ -219,6 +219,7 @@ def test_opening_a_router_says_which_rows_show_a_bundle_that_no_policy_permits(
     )
     assert "allow = ['bundle:calendar'] in policy.toml" in said["advice"]
     assert "bundles = ['calendar']" in said["advice"]
+    assert "`bundle-router allow calendar --role ROLE`" in said["advice"]
     row = '[[policies]]\nname = "all"\nallow = ["bundle:calendar"]\n'
     (tmp_path / "policy.toml").write_text(row, encoding="utf-8")
     with Router.open(tmp_path, runs=tmp_path / "runs", local=declared):

@@ -45,11 +45,11 @@ def test_a_role_that_no_row_limits_gets_rows_of_its_own_after_what_is_there() ->
     edited = allowed("# ours\n", "# ours, too", workflow="office")
     assert edited == {
         POLICY: (
-            '# ours\n\n[[policies]]\nname = "clerk may have mail.read"\nworkflow = "office"\n'
+            '# ours\n\n[[policies]]\nname = "what clerk may have"\nworkflow = "office"\n'
             'role = "clerk"\nallow = ["bundle:mail.read"]\n'
         ),
         ROUTES: (
-            '# ours, too\n\n[[routes]]\nname = "clerk-mail.read"\nworkflow = "office"\n'
+            '# ours, too\n\n[[routes]]\nname = "what clerk gets"\nworkflow = "office"\n'
             'role = "clerk"\nbundles = ["mail.read"]\n'
         ),
     }
@@ -131,7 +131,7 @@ bundles = ["mail.risky"]
 ask = ["mail.*"]
 """
     edited = allowed("#\n", routes)[ROUTES]
-    new = '[[routes]]\nname = "clerk-mail.read"\nrole = "clerk"\n'
+    new = '[[routes]]\nname = "what clerk gets"\nrole = "clerk"\n'
     new += 'bundles = ["mail.risky", "mail.read"]\nask = ["mail.*"]\n\n'
     assert edited == routes.replace("# everybody\n", new + "# everybody\n")
 
@@ -226,7 +226,7 @@ bundles = ["mail.risky"]
 name = \"\"\"
 # of the boss\"\"\"
 [[routes]]
-name = "clerk-mail.read"
+name = "what clerk gets"
 role = "clerk"
 bundles = ["mail.risky", "mail.read"]
 

@@ -125,7 +125,7 @@ def _edit_policy(
         _check_obstacles(row, bundle)
     limiting = [row for row in rows if row.allow is not None]
     if not limiting:
-        name = _free_name(f"{allowance.role} may have {bundle.id}", policies)
+        name = _free_name(f"what {allowance.role} may have", policies)
         address = _address(allowance)
         new_row = {"name": name, **address, "allow": [f"bundle:{bundle.id}"]}
         return _with_row_at_end(text, "policies", new_row)
@@ -207,7 +207,7 @@ def _edit_routes(routes: Sequence[Route], text: str, allowance: BundleAllowance)
 
     covering = (index for index, row in enumerate(routes) if allowance.is_covered_by(row))
     place = next(covering, None)
-    name = _free_name(f"{allowance.role}-{allowance.bundle}", routes)
+    name = _free_name(f"what {allowance.role} gets", routes)
     row: dict[str, Any] = {"name": name, **_address(allowance), "bundles": [allowance.bundle]}
     if place is None:
         return _with_row_at_end(text, "routes", row)

@@ -36,6 +36,6 @@ def no_policy(bundle_id: str) -> tuple[str, str]:
     policy = f"name, role and allow = ['bundle:{bundle_id}'] in policy.toml permits it"
     hint = (
         f"a row [[policies]] with {policy}, one of [[routes]] with bundles = ['{bundle_id}']"
-        " shows it"
+        f" shows it: `bundle-router allow {bundle_id} --role ROLE` writes both"
     )
     return f"no policy lets any step see bundle {bundle_id!r}", hint
