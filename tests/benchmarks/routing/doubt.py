@@ -43,6 +43,8 @@ from tests.benchmarks.routing.run import make_search
 from tests.benchmarks.selecting import A_STEP, DOZEN, catalog_for
 
 Asked = tuple[Request, frozenset[str]]
+OF_OTHERS = ("matched", "distinct", "clear", "agreement", "remembered", "likeness")
+"""What is weighed of sets that a calibration is not fitted on: what the shipped one is made of."""
 KIN = (
     {"mcp_mix", "livemcp"},
     {"metatool_single", "metatool_multi", "metatool_single + examples"},
@@ -127,7 +129,7 @@ def in_small_catalogs(data: routing_data.LabelledSet, asked: Sequence[Asked]) ->
     return [row for row in found if row.ranking.scored]
 
 
-def fitted(sets: Sequence[Sequence[Judged]]) -> Calibration:
+def fitted(sets: Sequence[Sequence[Judged]], names: Sequence[str] = OF_OTHERS) -> Calibration:
     sets = [[row for row in of if row.situation in SITUATIONS] for of in sets]
     rows = [
         (row, (0.5 if row.situation == "absent" else 1.0) / len(of) ** 0.5)
@@ -137,7 +139,7 @@ def fitted(sets: Sequence[Sequence[Judged]]) -> Calibration:
     found = fit_logistic(
         [row.evidence for row, _ in rows],
         [row.first_is_right for row, _ in rows],
-        FEATURES,
+        names,
         weights=[w for _, w in rows],
     )
     return Calibration("fitted", max(len(rows), MIN_LABELS), found.bias, found.weights)
@@ -172,7 +174,8 @@ def of_own(catalog: Catalog, rows: Sequence[Judged], number: int) -> list[float]
     draws = []
     for seed in range(DRAWS):
         mixed = random.Random(seed).sample(rows, len(rows))
-        draws.append(settled(under(catalog, fitted([mixed[:number]])), mixed[number:]))
+        own = under(catalog, fitted([mixed[:number]], FEATURES))
+        draws.append(settled(own, mixed[number:]))
     return [mean(column) for column in zip(*draws, strict=True)]
 
 

@@ -14,9 +14,10 @@ from bundle_router.core.catalog import MIN_LABELS, Catalog, Route
 from bundle_router.core.config.written_forms import FILES, form_of
 from bundle_router.core.search.fit import MIN_LABELS as MIN_REPLAYED
 from bundle_router.core.search.learned_values import NOTHING, LearnedValues
-from bundle_router.core.search.ranking import Search
-from bundle_router.core.search.sufficiency import judge, thresholds_version
-from bundle_router.review.learning.calibration import fold_of
+from bundle_router.core.search.ranking import Ranking, Search
+from bundle_router.core.search.sufficiency import features_of, judge, thresholds_version
+from bundle_router.core.values.evidence import Evidence, Logistic
+from bundle_router.review.learning.calibration import Row, fit_rows, fold_of
 from bundle_router.review.learning.fitting import fit, split_by_age
 from bundle_router.review.learning.labels import label_steps
 from bundle_router.review.learning.report import Learning, learn
@@ -244,6 +245,24 @@ def test_a_calibration_that_would_be_wrong_too_often_is_not_proposed(kit: Any) -
     assert fitted.calibration is None
     assert "are wrong, over 10.0%" in fitted.why
     assert learning.proposed.calibration is None
+
+
+def test_own_labels_tell_right_from_wrong_by_factors_whose_products_are_alike(
+    deployment: Any,
+) -> None:
+    """Strength times coverage is the same everywhere; nothing else is above 0."""
+    labelled = label_steps(deployment.past(), deployment.catalogs, deployment.catalog)
+    covered = Evidence(strength=1.0, coverage=0.8, entropy=1.0)
+    half_covered = Evidence(strength=2.0, coverage=0.4, entropy=1.0)
+    rows = [
+        Row(labelled.steps[0], Ranking((), evidence), evidence is covered, 1.0)
+        for evidence in (covered, half_covered)
+        for _ in range(50)
+    ]
+    fitted = fit_rows(rows)
+    probability = Logistic(fitted.bias, fitted.weights)
+    assert probability(features_of(covered)) > 0.9
+    assert probability(features_of(half_covered)) < 0.1
 
 
 def test_right_steps_alone_calibrate_nothing(kit: Any) -> None:

@@ -30,7 +30,23 @@ from bundle_router.review.evaluation import auroc
 from bundle_router.review.learning.fitting import base_scores, relearn
 from bundle_router.review.learning.labels import LabelledStep
 
-FEATURES: Final = ("matched", "distinct", "clear", "agreement", "remembered", "likeness")
+FEATURES: Final = (
+    "matched",
+    "distinct",
+    "clear",
+    "agreement",
+    "remembered",
+    "likeness",
+    "strength",
+    "coverage",
+    "margin",
+    "entropy",
+)
+"""What a deployment's own labels weigh: what `SHIPPED` weighs, what only a deployment has (memory,
+an embedder), and the factors of the products. The factors tell right from wrong on the catalog that
+they were fitted on, above all beside a memory, which changes the scores that they are computed
+from. On other catalogs the products alone do better.
+"""
 FOLDS: Final = 5
 RUN_WEIGHT: Final = 5.0
 MIN_WRONG: Final = 10
