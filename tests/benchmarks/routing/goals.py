@@ -2,10 +2,11 @@
 peers of `run.py`.
 
     python tests/benchmarks/routing/goals.py [--catalog FILE] [--half seen|held|all]
-        [--peers "FTS5"] [--embeddings] [--examples FOLDER]
+        [--peers "FTS5"] [--embeddings] [--examples FOLDER] [--library]
 
 Every server is one bundle, described as `import` does it; its text counts (as if it were trusted).
-With a folder of examples every row of ours is printed without and with them.
+With a folder of examples every row of ours is printed without and with them; with `--library` also
+over the bundles of `bundles/library`, up to four a server: eight places are eight bundles then.
 "first": the best ranked server is one that the goal needs. "top 5": of each need, one of its
 servers is among the first five. "RRF": reciprocal ranks of all the peers of the run, added (k =
 60). `--embeddings`: ours with MiniLM in this process, too.
@@ -14,11 +15,12 @@ servers is among the first five. "RRF": reciprocal ranks of all the peers of the
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.request import Request
+from bundle_router.workbench.library_reader import read_library
 
 from tests.benchmarks.routing import routing_meaning
 from tests.benchmarks.routing.routing_data import LabelledSet, rows
@@ -72,6 +75,20 @@ def with_examples(data: LabelledSet, file: Path) -> LabelledSet:
         examples = found["examples"] if isinstance(found, dict) else found
         bundles.append(replace(bundle, examples=tuple(examples)))
     return replace(data, name=f"{data.name} + examples", bundles=bundles)
+
+
+def of_library(data: LabelledSet) -> tuple[LabelledSet, dict[str, str]]:
+    """Return a set with the library's bundles in place of its own, and the server of each."""
+    servers = {}
+    bundles = []
+    for server in read_library():
+        for kind, bundle in server.bundles.items():
+            id_ = f"{server.server}.{kind}"
+            servers[id_] = server.server
+            tools = tuple(f"{server.server}.{tool.name}" for tool in bundle.tools)
+            words = tuple(itertools.chain.from_iterable(bundle.words.values()))
+            bundles.append(BundleText(id_, bundle.description, bundle.examples, tools, words=words))
+    return replace(data, name="library", bundles=bundles), servers
 
 
 def real_servers(path: Path) -> LabelledSet:
@@ -130,13 +147,21 @@ def fused(rankings: Sequence[Sequence[Sequence[str]]], k: int = 60) -> list[list
 
 
 def print_ours(
-    name: str, data: LabelledSet, asked: Sequence[Goal], options: argparse.Namespace
+    name: str,
+    data: LabelledSet,
+    servers: Mapping[str, str],
+    asked: Sequence[Goal],
+    options: argparse.Namespace,
 ) -> None:
+    """Print how search over a set's bundles ranks the goals' servers.
+
+    `servers` names the server of each bundle.
+    """
     search = make_search(data)
     everything = frozenset(search.corpus.members)
     started = time.perf_counter()
     found = [
-        [row.id for row in search.rank_bundles(Request(goal.text), everything).scored]
+        [servers[row.id] for row in search.rank_bundles(Request(goal.text), everything).scored]
         for goal in asked
     ]
     took = (time.perf_counter() - started) / len(asked) * 1e3
@@ -153,7 +178,8 @@ def print_ours(
             Request(goal.text, vector=routing_meaning.embedded(model, goal.text)) for goal in asked
         ]
         with_meaning = [
-            [row.id for row in meaning.rank_bundles(one, everything).scored] for one in asking
+            [servers[row.id] for row in meaning.rank_bundles(one, everything).scored]
+            for one in asking
         ]
         print(line(f"{name}, + MiniLM", asked, with_meaning), flush=True)
 
@@ -163,6 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--catalog", type=Path, default=catalog_file())
     parser.add_argument("--half", choices=("seen", "held", "all"), default="all")
     parser.add_argument("--examples", type=Path, help="a folder that holds servers.json")
+    parser.add_argument("--library", action="store_true")
     parser.add_argument("--peers", default="FastMCP BM25,FTS5,bm25s,MiniLM")
     parser.add_argument("--embeddings", action="store_true")
     parser.add_argument(
@@ -180,10 +207,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{len(asked)} goals ({sum(not goal.needs for goal in asked)} that nothing fits),"
         f" {len(data.tools)} tools"
     )
-    print_ours("ours", data, asked, options)
+    themselves = {bundle.id: bundle.id for bundle in data.bundles}
+    print_ours("ours", data, themselves, asked, options)
     if options.examples is not None:
         exemplified = with_examples(data, options.examples / "servers.json")
-        print_ours("ours, examples", exemplified, asked, options)
+        print_ours("ours, examples", exemplified, themselves, asked, options)
+    if options.library:
+        print_ours("ours, library", *of_library(data), asked, options)
     rankings: list[list[list[str]]] = []
     owner = {tool.id: tool.server for tool in data.tools}
     for name in [name for name in options.peers.split(",") if name]:
