@@ -14,7 +14,7 @@ Rules:
 5. Neighbouring words also give one joined term ("resource group"), which can only add to a match.
 6. In a request, words inside names (`acme/billing-api`, `new-checkout-ui`, addresses) weigh less:
    they say what is touched, not what is wanted. A file's extension names its kind (`.docx`: Word
-   document), an address a page.
+   document), without its dot too where it is no word itself, and an address a page.
 7. A request in another language loses that language's stop words, if it has more of these than
    English ones.
 8. No string makes this fail: lone surrogates, controls and 32,768 characters are just text.
