@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from bundle_router.cli.shared_arguments import add_config, add_development, add_
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.servers.pins.reviewed import Approval, approve
 from bundle_router.errors import RequestError
-from bundle_router.review.library import Recognition, first_bundles
+from bundle_router.review.library import Recognition, first_bundles, no_longer_read
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.workbench.library_reader import read_library
@@ -80,6 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
                     say(line)
             if row.again:
                 continue
+            if not arguments.json:
+                for line in _outdated_readings(row, catalog):
+                    say(line)
             if row.admitted is not None and not row.clean and _ask_approval(row, arguments):
                 with files.unchanged(row.server.name, row.pins):
                     approved = approve(
@@ -93,7 +97,16 @@ def run(arguments: argparse.Namespace) -> int:
             reviewed(len(reviews))
     rows = [reviews[server.name] for server in servers]
     if arguments.json:
-        print_json([{**json_of(row), "written": paths.get(row.server.name)} for row in rows])
+        print_json(
+            [
+                {
+                    **json_of(row),
+                    "no_longer_read": _no_longer_read(row),
+                    "written": paths.get(row.server.name),
+                }
+                for row in rows
+            ]
+        )
     elif not rows:
         say("this config has no server to pin: all its tools are local")
     elif not (
@@ -116,6 +129,28 @@ def run(arguments: argparse.Namespace) -> int:
     if all(row.clean or row.server.name in paths for row in rows):
         return 0
     return 1
+
+
+def _no_longer_read(row: Review) -> tuple[str, ...]:
+    """Return the tools that have changed since they were read for the library."""
+    if row.clean or row.admitted is None or row.pins is None:
+        return ()
+    return no_longer_read(row.pins.reviewed(row.server), row.admitted, read_library())
+
+
+def _outdated_readings(row: Review, catalog: Catalog) -> Iterator[str]:
+    """Yield the tools that have changed since they were read for the library, with the bundles that
+    may still say what was read.
+    """
+    for tool in _no_longer_read(row):
+        name = f"{row.server.name}.{tool}"
+        for bundle in catalog.bundles.values():
+            if name in bundle.tools:
+                effects = ", ".join(bundle.effects)
+                yield (
+                    f"  library  {name}: not as it was read for the library of bundles; look"
+                    f" whether it may stay in {bundle.id} (effects: {effects})"
+                )
 
 
 def _first_bundle(

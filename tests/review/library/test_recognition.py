@@ -8,7 +8,7 @@ from typing import Any
 
 from bundle_router.core.catalog import Server
 from bundle_router.core.servers.admission.admit import admit
-from bundle_router.review.library import LibraryServer, Recognition, recognise
+from bundle_router.review.library import LibraryServer, Recognition, no_longer_read, recognise
 from bundle_router.workbench.library_reader import read_library
 
 from tests.review.library.conftest import Listing
@@ -75,6 +75,24 @@ def test_each_real_server_that_the_tests_have_whole_is_recognised_under_another_
         assert found.server is not None
         assert found.server.server == listed["server"]
         assert set(known(found).values()) == {"digest"}
+
+
+def test_a_definition_that_was_read_and_has_changed_is_named(
+    post_office: list[dict[str, Any]], short_library: tuple[LibraryServer, ...], listing: Listing
+) -> None:
+    before = listing(post_office)
+    assert no_longer_read(before, before, short_library) == ()
+
+    post_office[0]["description"] = "Reads a letter, and burns it."
+    changed = listing([*post_office, {**post_office[0], "name": "stamp"}])
+    assert no_longer_read(before, changed, short_library) == ("get_letter",)
+    assert no_longer_read(changed, changed, short_library) == (), "it was said when it changed"
+    all_changed = listing(post_office, instructions="Be quick.")
+    assert no_longer_read(before, all_changed, short_library) == (
+        "burn",
+        "get_letter",
+        "send_letter",
+    )
 
 
 def test_the_pins_of_the_shipped_example_are_of_a_server_of_the_library() -> None:

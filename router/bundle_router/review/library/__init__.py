@@ -15,7 +15,12 @@ from bundle_router.review.library.library_form import (
     LibraryTool,
     library_server,
 )
-from bundle_router.review.library.recognition import RecognisedTool, Recognition, recognise
+from bundle_router.review.library.recognition import (
+    RecognisedTool,
+    Recognition,
+    no_longer_read,
+    recognise,
+)
 
 __all__ = [
     "KINDS",
@@ -31,5 +36,6 @@ __all__ = [
     "first_bundles",
     "guess",
     "library_server",
+    "no_longer_read",
     "recognise",
 ]

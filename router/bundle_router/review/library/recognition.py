@@ -77,6 +77,21 @@ def recognise(listed: Admitted, library: Sequence[LibraryServer]) -> Recognition
     return Recognition(tuple(rows), server)
 
 
+def no_longer_read(
+    before: Admitted, now: Admitted, library: Sequence[LibraryServer]
+) -> tuple[str, ...]:
+    """Return the tools whose definitions are those that were read in one list, and in the other
+    are not any more: what their bundles say of them is not about what they are now.
+    """
+    read, still_read = (
+        {row.tool.card.tool for row in recognise(listed, library).known_by("digest")}
+        for listed in (before, now)
+    )
+    return tuple(
+        name for name in (tool.card.tool for tool in now.tools) if name in read - still_read
+    )
+
+
 def _digest_of(tool: AdmittedTool, instructions: str) -> str:
     """Return a definition's digest without volatile parts left out, as the library has it."""
     return identity(json.loads(tool.definition), instructions)
