@@ -91,6 +91,7 @@ def test_imported_servers_are_untrusted_named_to_fit_and_hold_no_secret(folder: 
     assert "sk-4f9a8b7c6d" not in text + done.stdout
     assert 'API_KEY = "${' in text
     assert "bundle-router pin --development mail-box" in done.stdout
+    assert "bundle-router allow BUNDLE --role ROLE" in done.stdout, "who may have them"
     assert "bundle-router examples" in done.stdout, "what to run once the tools are known"
     run(folder, "check")
     pinned = run(folder, "pin", "--development", "mail-box", "--yes", code=4).stdout

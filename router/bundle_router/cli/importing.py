@@ -149,5 +149,6 @@ def _show(made: ImportedServers, texts: dict[Path, str], *, written: bool) -> No
         say("nothing to add")
     elif written:
         say(f"next: bundle-router pin --development {' '.join(made.names)} --write")
-        say("then narrow the bundles in bundles.toml and map them in routes.toml and policy.toml")
+        say("then narrow the bundles in bundles.toml")
+        say("then, for each role that may have one: bundle-router allow BUNDLE --role ROLE")
         say("then, where a model is configured: bundle-router examples (search finds by them)")
