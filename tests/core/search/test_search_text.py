@@ -190,6 +190,10 @@ def test_a_narrow_word_stands_for_the_broader_one_and_not_the_reverse() -> None:
     assert "nba" not in ANALYZER.synonyms.get("sport", ())
 
 
+def test_when_something_is_wanted_says_nothing_of_what_is_wanted() -> None:
+    assert ANALYZER.stems("what do I still have to do now, yet again") == []
+
+
 @given(st.text(max_size=400))
 def test_any_text_is_just_text(text: str) -> None:
     terms = ANALYZER.terms(text)
