@@ -30,8 +30,9 @@ from bundle_router.core.values import Offer
 Durability = Literal["process", "disk"]
 FallbackStage = Literal["search", "model", "shortlist", "default"]
 AnswerMode = Literal["json_schema", "tools", "json", "md_json"]
-Beside = Literal["doubt", "always", "never"]
 """How a model is held to the answer's schema, in instructor's words."""
+Beside = Literal["doubt", "always", "never"]
+"""When a shortlist is offered beside what a model picked."""
 CalibrationFeature = Literal[
     "strength",
     "known",

@@ -42,7 +42,10 @@ OTHERS: Final = 2
 """Words of another bundle that make an example look as if it were about that one."""
 SHARING: Final = 3
 """One example in so many has to share a word with the bundle's own texts."""
-OFF_SUBJECT: Final = "too few of them share a word with the bundle's description and tools"
+OFF_SUBJECT: Final = (
+    "too few of them share a word with the bundle's description and tools (say in its description"
+    " what it is for)"
+)
 _PLAIN_WORD: Final = re.compile(r"[a-z]+")
 _NAME: Final = re.compile(r"[\w.-]+")
 
