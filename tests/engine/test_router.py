@@ -707,6 +707,16 @@ def test_closing_a_run_lets_its_calls_be_recorded_first(tmp_path: Path) -> None:
     assert Archive(tmp_path / "runs").summary("r-1").state == "closed"
 
 
+async def cancel_a_call(router: Router, entered: threading.Event) -> None:
+    """Cancel a call of `mine.wait` after the tool was entered."""
+    await router.route(step())
+    call = asyncio.create_task(router.call("r-1", "mine.wait", {}))
+    await asyncio.to_thread(entered.wait, 300)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
 def test_closing_waits_for_a_tool_that_was_told_to_stop(tmp_path: Path) -> None:
     """A process that ended first would take an extension down in that thread, and abort by it."""
     entered, ended = threading.Event(), threading.Event()
@@ -720,12 +730,7 @@ def test_closing_waits_for_a_tool_that_was_told_to_stop(tmp_path: Path) -> None:
         return ToolOutput(())
 
     async def scenario(router: Router) -> None:
-        await router.route(step())
-        call = asyncio.create_task(router.call("r-1", "mine.wait", {}))
-        await asyncio.to_thread(entered.wait, 300)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        await cancel_a_call(router, entered)
         await router.close()
         assert ended.is_set()
 
@@ -743,12 +748,7 @@ def test_a_cancelled_call_is_recorded_as_cancelled_and_the_tool_is_told(tmp_path
         return ToolOutput(())
 
     async def scenario(router: Router) -> None:
-        await router.route(step())
-        call = asyncio.create_task(router.call("r-1", "mine.wait", {}))
-        await asyncio.to_thread(entered.wait, 300)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        await cancel_a_call(router, entered)
         await router.close()
 
     asyncio.run(scenario(_open_with(tmp_path, LocalTool("wait", "w", _Nothing, wait))))

@@ -290,30 +290,41 @@ class Analyzer:
         """Return the terms of a request."""
         stem = self.stem
         request_words = words(text)
-        foreign = {stem(word) for word in foreign_stop_words(request_words[:limit])}
-        telling = [word for word in request_words if word not in self.stop][:limit]
-        spellings = {one: word for word in reversed(telling) if (one := stem(word)) not in foreign}
-        stems = [one for one in map(stem, telling) if one in spellings]
-        kinds = [one for one in self.stems(kinds_in(text)) if one not in foreign]
+        foreign = set(map(stem, foreign_stop_words(request_words[:limit])))
+        telling = [word for word in request_words if word not in self.stop]
 
+        stems: list[str] = []
+        spellings: dict[str, str] = {}
+        for word in telling[:limit]:
+            one = stem(word)
+            if one in foreign:
+                continue
+            stems.append(one)
+            spellings.setdefault(one, word)
+
+        kinds = self.stems(kinds_in(text))
+        added = [kind for kind in kinds if kind not in foreign]
         proper = words(" ".join(_PROPER.findall(text)))
         return Terms(
-            tuple(dict.fromkeys((*stems, *kinds))),
+            tuple(dict.fromkeys((*stems, *added))),
             tuple(dict.fromkeys(itertools.pairwise(stems))),
-            self._named(text, limit).difference(kinds),
+            self._named(text, limit).difference(added),
             frozenset(map(stem, proper)),
             spellings,
         )
 
     def _named(self, text: str, limit: int | None) -> frozenset[str]:
         """Return the stems of names (`getUserId`, `v1.2`) that no plain word of the request has."""
-        parts = text.split()
-        names = {part for part in parts if not part.isalpha() and _NAME.search(part[:MAX_NAME])}
+        names: list[str] = []
+        others: list[str] = []
+        for part in text.split():
+            is_name = not part.isalpha() and _NAME.search(part[:MAX_NAME]) is not None
+            (names if is_name else others).append(part)
         if not names:
             return frozenset()
 
-        in_names = self.stems(" ".join(part for part in parts if part in names), limit=limit)
-        elsewhere = self.stems(" ".join(part for part in parts if part not in names), limit=limit)
+        in_names = self.stems(" ".join(names), limit=limit)
+        elsewhere = self.stems(" ".join(others), limit=limit)
         return frozenset(in_names).difference(elsewhere)
 
     def action_asked(self, text: str) -> str:

@@ -88,11 +88,11 @@ def _read_answer(value: object) -> object:
         value = _from_json(value)
     if isinstance(value, list) and value:
         return {"picks": value}
-    if isinstance(value, dict) and "picks" not in value:
-        inner = [item for item in value.values() if isinstance(item, dict) and "picks" in item]
-        if len(inner) == 1:
-            return inner[0]
-    return value
+    if not isinstance(value, dict) or "picks" in value:
+        return value
+
+    inner = [item for item in value.values() if isinstance(item, dict) and "picks" in item]
+    return inner[0] if len(inner) == 1 else value
 
 
 def _from_json(text: str) -> object:
