@@ -273,12 +273,15 @@ def test_the_operators_line_is_not_drowned_by_the_texts_of_many_tools(build: Any
 
 
 def test_a_wish_like_one_example_needs_no_word_of_the_others(build: Any) -> None:
-    far_apart = ("pay the electricity bill", "book a meeting room", "order lunch for ten")
-    office = BundleText("office", "", (*far_apart, "water the plants on friday"))
-    garden = BundleText("garden", "", ("cut the plants", "plants for friday's market"))
-    search = build((office, garden), ())
-    assert best(search, "water the plants on friday") == "office"
-    assert best(search, "plants for the market") == "garden"
+    far_apart = (
+        "pay the electricity bill of the third floor before the end of the quarter",
+        "book a meeting room with a projector for the visitors from the bank",
+        "order lunch for ten people who eat neither meat nor fish",
+        "hand the parking permits out to the drivers of the night shift",
+    )
+    office = BundleText("office", "", (*far_apart, "oil the lamps"))
+    outside = BundleText("outside", "", ("lamps that need oil in spring, fences and ponds",))
+    assert best(build((office, outside), ()), "oil the lamps") == "office"
 
 
 def test_names_of_tools_that_were_only_listed_count_as_little_as_tools_do(build: Any) -> None:
