@@ -27,14 +27,14 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     path
     for name in (
-        "README.md", "router/README.md", *(f"router/docs/{path.name}" for path in sorted((ROOT / "router/docs").glob("*.md"))), "router/deferral/README.md", "config/README.md", "bundles/README.md", "tests/benchmarks/README.md",
+        "README.md", "router/README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "router/docs").rglob("*.md"))), "router/deferral/README.md", "config/README.md", "bundles/README.md", "tests/benchmarks/README.md",
         "tests/benchmarks/RESULTS.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
     )
     if (path := ROOT / name).is_file()
 ]  # fmt: skip
 README, MAP, WORDS = (
     (ROOT / name).read_text("utf-8")
-    for name in ("README.md", "router/README.md", "router/docs/words.md")
+    for name in ("README.md", "router/README.md", "router/docs/reference/words.md")
 )
 TABLES = {
     "servers": "servers", "bundles": "bundles", "routes": "routes", "policies": "policy", "binaries": "policy",

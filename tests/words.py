@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PAGE: Final = ROOT / "router" / "docs" / "words.md"
+PAGE: Final = ROOT / "router" / "docs" / "reference" / "words.md"
 HEAD: Final = "| word | meaning | not |\n|---|---|---|\n"
 PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 """A word of a class name: `MCPServer` has `MCP` and `Server`."""
