@@ -89,6 +89,12 @@ FAILURES: Final[Mapping[str, str]] = {
 }
 """Why a model gave no answer, so that a step was degraded."""
 
+DOUBTS: Final[Mapping[str, str]] = {
+    "model_unsure": "The router's model answered, and said that it is not sure.",
+    "nothing_sure": "Search was asked and was not sure, and no model settled it.",
+}
+"""Why a decision may be wrong although nothing failed."""
+
 
 def sentence_of(word: str, kind: str = "") -> str:
     """Return the sentence for a closed word; empty for any other.
@@ -100,7 +106,7 @@ def sentence_of(word: str, kind: str = "") -> str:
     return next(
         (
             words[word]
-            for words in (first, CODE_SENTENCES, REASONS, SOURCES, OUTCOMES, FAILURES)
+            for words in (first, CODE_SENTENCES, REASONS, SOURCES, OUTCOMES, FAILURES, DOUBTS)
             if word in words
         ),
         "",

@@ -19,7 +19,14 @@ from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex
 from bundle_router.core.records.chain import genesis, seal
 from bundle_router.core.records.read_model import NOBODY, RunQuery
-from bundle_router.core.values.words import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
+from bundle_router.core.values.words import (
+    CODES,
+    DOUBTS,
+    FAILURES,
+    OUTCOMES,
+    REASONS,
+    SOURCES,
+)
 from bundle_router.errors import RequestError
 from bundle_router.review import sentences
 from bundle_router.service.pages.application import POLICY, PageRoutes, pages
@@ -343,7 +350,8 @@ def test_a_record_whose_artifact_is_named_like_a_path_is_published_without_it(
 
 def test_every_closed_word_has_its_sentence() -> None:
     lists = ((CODES, sentences.CODE_SENTENCES), (REASONS, sentences.REASONS), (SOURCES, sentences.SOURCES),
-             (OUTCOMES, sentences.OUTCOMES), (FAILURES, sentences.FAILURES))  # fmt: skip
+             (OUTCOMES, sentences.OUTCOMES), (FAILURES, sentences.FAILURES),
+             (DOUBTS, sentences.DOUBTS))  # fmt: skip
     for words, said in lists:
         assert set(said) == set(words)
 

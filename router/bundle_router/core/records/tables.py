@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog.step_address import PARTS
+from bundle_router.core.values.doubt import doubt_of
 
 Table = Literal["runs", "decisions", "bundles", "exposures", "calls", "artifacts", "labels"]
 Kind = Literal["text", "integer", "real", "boolean", "timestamp"]
@@ -87,6 +88,11 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
         "output_tokens": "integer",
         "cost_usd": "real",
         "model_ms": "real",
+        "model_sure": "boolean",
+        "verdict": "text",
+        "probability": "real",
+        "threshold": "real",
+        "doubt": "text",
         "embeddings": "text",
         "elapsed_us": "integer",
         "used": "integer",
@@ -340,6 +346,7 @@ def _decision(record: Mapping[str, Any]) -> Row:
     columns = {
         **_outcome_columns(record),
         **_model_columns(_object(record, "model")),
+        **_search_columns(_object(record, "search")),
         **_step_columns(step),
     }
     elsewhere = ("step", "exposure", *columns)
@@ -359,8 +366,12 @@ def _outcome_columns(record: Mapping[str, Any]) -> Row:
         "shown": len(_objects(record, "bundles")),
         "left_out": len(_objects(record, "left_out")),
         "evicted": len(evicted) if isinstance(evicted, list | tuple) else 0,
-        "embeddings": _object(record, "search").get("embeddings"),
         "degraded_code": degraded_code,
+        "doubt": doubt_of(
+            str(record.get("source")),
+            _object(record, "search").get("verdict"),
+            _object(record, "model").get("sure"),
+        ),
     }
 
 
@@ -373,7 +384,13 @@ def _model_columns(model: Mapping[str, Any]) -> Row:
         "output_tokens": model.get("output_tokens"),
         "cost_usd": model.get("cost_usd"),
         "model_ms": model.get("elapsed_ms"),
+        "model_sure": model.get("sure"),
     }
+
+
+def _search_columns(search: Mapping[str, Any]) -> Row:
+    names = ("verdict", "probability", "threshold", "embeddings")
+    return {name: search.get(name) for name in names}
 
 
 def _step_columns(step: Mapping[str, Any]) -> Row:

@@ -71,6 +71,8 @@ Recall = Literal["used", "not_heard", "no_embedder", "other_embedder"]
 embedder, or not the one they were learned with.
 """
 Verdict = Literal["enough", "union", "ambiguous", "novel"]
+Doubt = Literal["model_unsure", "nothing_sure"]
+"""Why a decision may be wrong although nothing failed: its model said so, or nobody was sure."""
 Outcome = Literal[
     "ok",
     "tool_error",
@@ -105,6 +107,7 @@ GAP_CODES: Final[tuple[Code, ...]] = CODES[CODES.index("not_mapped") :]
 Other refusals are no gap: policy refused.
 """
 FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
+DOUBTS: Final[tuple[Doubt, ...]] = get_args(Doubt)
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)
 
