@@ -26,6 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from bundle_router.core.search.corpus import CHANGING
 from bundle_router.core.search.documents import BundleText, ToolText
 from bundle_router.core.search.request import Request
 from bundle_router.workbench.library_reader import read_library
@@ -87,7 +88,10 @@ def of_library(data: LabelledSet) -> tuple[LabelledSet, dict[str, str]]:
             servers[id_] = server.server
             tools = tuple(f"{server.server}.{tool.name}" for tool in bundle.tools)
             words = tuple(itertools.chain.from_iterable(bundle.words.values()))
-            bundles.append(BundleText(id_, bundle.description, bundle.examples, tools, words=words))
+            changes = any(not CHANGING.isdisjoint(tool.effects) for tool in bundle.tools)
+            bundles.append(
+                BundleText(id_, bundle.description, bundle.examples, tools, (), words, changes)
+            )
     return replace(data, name="library", bundles=bundles), servers
 
 

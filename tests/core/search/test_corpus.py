@@ -57,6 +57,15 @@ def test_a_definition_of_a_trusted_server_that_a_person_pinned_counts_towards_it
     assert made.members["strangers.mail"] == ("strangers.mail",)
 
 
+def test_declared_effects_say_which_bundles_may_change_something() -> None:
+    of = catalog()
+    silent = replace(of.bundles["shell.run"], id="shell.silent", effects=())
+    made = corpus(replace(of, bundles={**of.bundles, silent.id: silent}))
+    assert "shell.run" in made.changing
+    assert "strangers.mail" in made.unchanging
+    assert "shell.silent" not in made.changing | made.unchanging
+
+
 @pytest.mark.parametrize(
     ("transport", "trust"), [("local", "untrusted"), ("streamable-http", "trusted")]
 )

@@ -248,6 +248,41 @@ def test_a_tool_that_does_what_the_request_asks_to_be_done_comes_before_its_like
         assert next(iter(of_tools(without(search, action=1.0), request))) == "vm.disk_create"
 
 
+@pytest.mark.parametrize(
+    ("wish", "bundle"),
+    [
+        ("When was the invoice changed?", "files.read"),
+        ("Please show me the invoice", "files.read"),
+        ("change the invoice", "files.write"),
+        ("could you rename the invoice", "files.write"),
+        ("the invoice", "files.read"),  # says neither: equal, by id
+    ],
+)
+def test_what_is_asked_to_be_done_tells_bundles_of_one_subject_apart(
+    wish: str, bundle: str, build: Any
+) -> None:
+    """By their declared effects: the texts do not tell one from the other."""
+    reads = BundleText("files.read", "The invoice of the files", changes=False)
+    writes = BundleText("files.write", "The invoice of the files", changes=True)
+    assert best(build((reads, writes), ()), wish) == bundle
+
+
+def test_of_several_wishes_none_speaks_for_all(build: Any) -> None:
+    reads = BundleText("a.read", "Read the invoices of customers", changes=False)
+    writes = BundleText("b.write", "Write letters to suppliers", changes=True)
+    search = build((reads, writes), ())
+    both = "read the invoices of customers, then write letters to suppliers"
+    assert rank(search, both).several
+    assert rank(search, both).scored == rank(without(search, unfit=1.0), both).scored
+
+
+def test_a_bundle_without_declared_effects_is_neither_raised_nor_lowered(build: Any) -> None:
+    silent = BundleText("files", "The invoice of the files")
+    search = build((silent,), ())
+    for wish in ("show the invoice", "change the invoice"):
+        assert rank(search, wish).scored == rank(without(search, unfit=1.0), wish).scored
+
+
 # --- the operator's words --------------------------------------------------------------------------
 
 FLOOD = tuple(

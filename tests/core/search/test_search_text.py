@@ -70,6 +70,25 @@ def test_a_request_asks_for_what_its_first_word_says(request_text: str, action: 
 
 
 @pytest.mark.parametrize(
+    ("request_text", "for_change"),
+    [
+        ("When was the invoices file last changed?", False),
+        ("Could you please find out who deleted it", False),
+        ("Put the minutes into a new file", True),
+        ("I want to delete the branch", True),
+        ("Can you restart the pods?", True),
+        ("the disk, create it", None),
+        ("minutes of the meeting", None),
+        ("", None),
+    ],
+)
+def test_a_request_asks_to_be_told_or_for_a_change_by_its_first_word(
+    request_text: str, for_change: bool | None
+) -> None:
+    assert ANALYZER.asks_for_change(request_text) is for_change
+
+
+@pytest.mark.parametrize(
     ("text", "named"),
     [
         ("Turn the flag new-checkout-ui off", {"new", "checkout", "ui"}),

@@ -40,8 +40,12 @@ from bundle_router.core.search.request import Request
 from bundle_router.core.search.text import Analyzer
 from bundle_router.core.values import RecentStep, Step
 from bundle_router.core.values.canonical import digest_of
+from bundle_router.core.values.words import Effect
 
 INDEX_RULES: Final = "search-index/5"
+
+CHANGING: Final = frozenset[Effect](("write", "exec"))
+"""The effects of bundles that may change something."""
 
 MAX_GOAL: Final = 8_000
 MAX_CONSTRAINTS: Final = 30
@@ -152,8 +156,9 @@ def _tool(card: Card, standing: Standing) -> ToolText:
 
 def _bundle(bundle: Bundle, trusted: Collection[str]) -> BundleText:
     listed = tuple(tool.partition(".")[2] for tool in bundle.tools if tool not in trusted)
+    changes = not CHANGING.isdisjoint(bundle.effects) if bundle.effects else None
     return BundleText(
-        bundle.id, bundle.description, bundle.examples, bundle.tools, listed, bundle.words
+        bundle.id, bundle.description, bundle.examples, bundle.tools, listed, bundle.words, changes
     )
 
 

@@ -81,7 +81,8 @@ class BundleText:
     """One bundle's texts for search: the operator's words, and the ids of its tools.
 
     `listed` are the names that the operator listed of tools whose definitions do not count, `words`
-    further words that lead to the bundle, as those of other languages.
+    further words that lead to the bundle, as those of other languages. `changes` says whether its
+    tools may change something or execute, by its declared effects; None if none are declared.
     """
 
     id: str
@@ -90,6 +91,7 @@ class BundleText:
     tools: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    changes: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,10 @@ class Corpus:
     """Bundles with so few indexed words that no request finds them."""
     with_examples: frozenset[str] = frozenset()
     """Bundles with examples."""
+    changing: frozenset[str] = frozenset()
+    """Bundles that may change something, as the operator declared it."""
+    unchanging: frozenset[str] = frozenset()
+    """Bundles that change nothing, as the operator declared it."""
 
     @property
     def ranks_tools(self) -> Collection:
@@ -168,6 +174,8 @@ def outline(bundles: Iterable[BundleText], tools: Iterable[ToolText]) -> Corpus:
         frozenset(by_id.keys() - read),
         frozenset(bundle.id for bundle in bundle_texts if _is_silent(bundle, by_id)),
         frozenset(bundle.id for bundle in bundle_texts if bundle.examples),
+        frozenset(bundle.id for bundle in bundle_texts if bundle.changes is True),
+        frozenset(bundle.id for bundle in bundle_texts if bundle.changes is False),
     )
 
 

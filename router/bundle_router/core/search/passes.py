@@ -306,8 +306,9 @@ class Weights:
     a bundle with examples; `whole` that of the
     whole request against its clauses; `sharpness` the power that a clause's scores are raised to;
     `bundle_pull` the share of its bundle's score that a tool gets at full coherence; `action` the
-    factor for a tool whose name says that it does what the request asks to be done; `coverage` how
-    much a short request must be covered (an exponent). `meaning` is the weight of an embedder's
+    factor for a tool whose name says that it does what the request asks to be done, `unfit` that
+    for a bundle whose declared effects say that it does not; `coverage` how much a short request
+    must be covered (an exponent). `meaning` is the weight of an embedder's
     similarity beside words that match like one rarest word in full: of 0.8 to 1.2 each gains in the
     mean of six labelled sets. `depth` is the number of documents in a pass over the whole request,
     `clause_depth` in one over a clause. `pinned_quota` of the `first_places` are for a server that
@@ -325,6 +326,7 @@ class Weights:
     bundle_sharpness: float = 2.0
     bundle_pull: float = 0.6
     action: float = 1.1
+    unfit: float = 0.8
     coherence_power: float = 3.0
     coverage: float = 0.6
     short_request: int = 10

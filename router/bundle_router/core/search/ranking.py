@@ -18,10 +18,13 @@ Rules:
    vector of several wishes points at none.
 6. A tool whose name says what the request asks to be done (read, create, update, delete) counts a
    little more.
-7. Trusted and pinned cards both rank tools; no card of an untrusted server ranks bundles. Of the
+7. A request that asks to be told something finds bundles that may change something a little lower,
+   one that asks for a change those that change nothing, as the operator declared their effects. So
+   the bundles of one server, alike in subject, are told apart.
+8. Trusted and pinned cards both rank tools; no card of an untrusted server ranks bundles. Of the
    first places such a server's pinned tools get `pinned_quota`. Unread tools come after all others,
    at most `unread_quota` of each server.
-8. Equal scores are ordered by id.
+9. Equal scores are ordered by id.
 """
 
 from __future__ import annotations
@@ -335,6 +338,8 @@ class Search:
             share = coherence * w.meaning / (w.meaning + words)
             bundles = blend(meaning.bundles, best_is_one(bundles), share)
             of_tools = blend(meaning.tools, best_is_one(of_tools), share) if tools else of_tools
+        if not parts:
+            self._lower_unfit(bundles, wish)
         self._add_history(bundles, request, scope)
         return _Found(
             bundles,
@@ -418,6 +423,15 @@ class Search:
             similarities(dict((*near_tools, *near_pinned))),
             max(blended.values(), default=0.0),
         )
+
+    def _lower_unfit(self, scores: dict[str, float], wish: str) -> None:
+        """Lower bundles whose declared effects do not fit what is asked to be done."""
+        asks_for_change = self.analyzer.asks_for_change(wish)
+        if asks_for_change is None:
+            return
+        unfit = self.corpus.unchanging if asks_for_change else self.corpus.changing
+        for id_ in unfit.intersection(scores):
+            scores[id_] *= self.weights.unfit
 
     def _add_history(self, scores: dict[str, float], request: Request, scope: SearchScope) -> None:
         """Raise the scores of the run's last bundles, which are likely needed again: the latest

@@ -69,6 +69,8 @@ GENERIC: Final = _words("generic")
 CONVERSATION: Final = _words("conversation")
 ACTIONS: Final = _words_by_name("actions")
 PREFACE: Final = _words("preface")
+QUESTIONS: Final = _words("questions")
+CHANGES: Final = _words("changes")
 FILE_KINDS: Final = MappingProxyType(
     {ending: kind for kind, endings in _LISTS["file_kinds"].items() for ending in endings.split()}
 )
@@ -335,6 +337,21 @@ class Analyzer:
             (stem for stem in self.stems(text[:MAX_NAME]) if stem not in self._preface), ""
         )
         return self._actions.get(first, "")
+
+    def asks_for_change(self, text: str) -> bool | None:
+        """Return whether a request asks that something is changed or done (True) or to be told
+        something (False), by its first word after polite ones; None if that tells neither.
+        """
+        first = next((word for word in words(text[:MAX_NAME]) if self._opens_wish(word)), "")
+        if first in QUESTIONS:
+            return False
+        if first in CHANGES:
+            return True
+        action = self._actions.get(self.stem(first))
+        return None if action is None else action != "read"
+
+    def _opens_wish(self, word: str) -> bool:
+        return word in QUESTIONS or not (word in self.stop or self.stem(word) in self._preface)
 
     def actions_in(self, name: str) -> frozenset[str]:
         """Return the actions in a tool's name."""
