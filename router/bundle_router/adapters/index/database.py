@@ -56,6 +56,7 @@ _INDEXES: Final = (
     ("decisions", "run_id, decision_id"),
     ("decisions", "time"),
     ("calls", "run_id, decision_id"),
+    ("calls", "run_id, decision_seq"),
     ("calls", "tool"),
     ("artifacts", "sha256"),
 )
