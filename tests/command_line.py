@@ -33,11 +33,16 @@ def run(
     folder: Path, *words: str | Path, code: int = 0, env: Mapping[str, str] | None = None
 ) -> Finished:
     """Run a command in a folder, through pipes and without input, and check its exit status."""
-    out, err = Printed(), Printed(errors="backslashreplace")
-    status = _status_of(words, folder, env or {}, out, err)
-    done = subprocess.CompletedProcess(list(map(str, words)), status, out.text, err.text)
+    done = run_any(folder, *words, env=env)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done
+
+
+def run_any(folder: Path, *words: str | Path, env: Mapping[str, str] | None = None) -> Finished:
+    """Run a command as `run` does, whatever its exit status is."""
+    out, err = Printed(), Printed(errors="backslashreplace")
+    status = _status_of(words, folder, env or {}, out, err)
+    return subprocess.CompletedProcess(list(map(str, words)), status, out.text, err.text)
 
 
 def json_of(folder: Path, *words: str | Path, code: int = 0) -> Any:

@@ -23,6 +23,8 @@ from bundle_router.review import sentences
 from bundle_router.review.lint import check
 from bundle_router.wiring.catalogs import local_cards
 
+from tests.transcripts import Reader, typed
+
 ROOT = Path(__file__).parent.parent
 PAGES = [
     path
@@ -56,6 +58,7 @@ def commands() -> list[str]:
     comment.
     """
     lines = [line for _, block in blocks("sh") for line in block.splitlines()]
+    lines += [line for page in PAGES for line in typed(page.read_text("utf-8"))]
     lines += [
         code
         for page in PAGES
@@ -107,6 +110,26 @@ def test_every_other_python_snippet_runs(page: str, code: str, project: Path) ->
     exec(compile(code, page, "exec"), {"__name__": "snippet"})
 
 
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if typed(page.read_text("utf-8"))],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_page_that_shows_what_is_printed_shows_what_is_printed(
+    page: Path, tmp_path: Path
+) -> None:
+    Reader(tmp_path).follow(page.read_text("utf-8"))
+
+
+def test_every_page_for_a_start_shows_what_is_printed() -> None:
+    pages = (ROOT / "router/docs/start").glob("*.md")
+    assert {page.stem for page in pages if typed(page.read_text("utf-8"))} == {
+        "editor",
+        "engine",
+        "reviewer",
+    }
+
+
 @pytest.mark.parametrize(("page", "text"), blocks("toml"))
 def test_every_piece_of_config_is_accepted(page: str, text: str) -> None:
     name = f"{TABLES.get(next(iter(tomllib.loads(text))), 'router')}.toml"
@@ -117,7 +140,7 @@ def test_every_piece_of_config_is_accepted(page: str, text: str) -> None:
 
 @pytest.mark.parametrize("command", commands())
 def test_every_command_can_be_typed(command: str) -> None:
-    words = shlex.split(re.sub(r"\b(RUN|SEQ)\b", "3", command).split(" && ")[0])[1:]
+    words = shlex.split(re.sub(r"\$?\b(RUN|SEQ)\b", "3", command).split(" && ")[0])[1:]
     assert words[0] in VERBS
     if len(words) > 1:  # a verb alone is its name, in prose
         parser((words[0],)).parse_args([word for word in words if word not in ("…", "...")])

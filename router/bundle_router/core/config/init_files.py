@@ -55,6 +55,9 @@ _BUNDLES_README: Final = """\
 Reviewed content that goes with the bundles in `config/bundles.toml`: skills
 (`skill = "repo/SKILL.md"` names a file here), pins of tool definitions, vendored text. It is data:
 Bundle Router runs no code from this folder unless the program that opens it asks for that.
+
+Bundles are declared in `config/`, since a declaration is a decision: short, and read in a review.
+What lies here is what it rests on: mostly written by commands, and changed when a server changes.
 """
 
 
