@@ -24,7 +24,7 @@ from _pytest.runner import runtestprotocol
 
 from tests.profiles import load_profile
 
-pytest_plugins = ("tests.definitions",)
+pytest_plugins = ("tests.definitions", "tests.schema_check")
 
 load_profile()
 for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):

@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -81,19 +81,26 @@ def field_names(value: type) -> list[str]:
 
 
 @cache
-def described_fields(value: type) -> frozenset[str]:
-    """Return the fields that have a description where they are declared: below them, or as the
+def descriptions_of(value: type) -> Mapping[str, str]:
+    """Return the description of each field that has one where it is declared: below it, or as the
     description of a config key or of a model's field.
     """
-    described: set[str] = set()
-    for base in value.__mro__:
+    described: dict[str, str] = {}
+    for base in reversed(value.__mro__):
         if is_value(base):
             described |= _described_below(base)
     if is_dataclass(value):
-        described |= {one.name for one in fields(value) if KEY in one.metadata}
+        keys = {one.name: one.metadata[KEY] for one in fields(value) if KEY in one.metadata}
+        described |= {name: key.description for name, key in keys.items()}
     elif issubclass(value, BaseModel):
-        described |= {name for name, one in value.model_fields.items() if one.description}
-    return frozenset(described)
+        given = {name: one.description for name, one in value.model_fields.items()}
+        described |= {name: text for name, text in given.items() if text}
+    return described
+
+
+def described_fields(value: type) -> frozenset[str]:
+    """Return the fields that have a description (see `descriptions_of`)."""
+    return frozenset(descriptions_of(value))
 
 
 @cache
@@ -101,7 +108,7 @@ def _tree_of(path: str) -> ast.Module:
     return ast.parse(Path(path).read_text("utf-8"))
 
 
-def _described_below(value: type) -> set[str]:
+def _described_below(value: type) -> dict[str, str]:
     path = inspect.getsourcefile(value)
     assert path is not None
     declared = [
@@ -112,7 +119,7 @@ def _described_below(value: type) -> set[str]:
     assert len(declared) == 1, value
     body = declared[0].body
     return {
-        row.target.id
+        row.target.id: " ".join(below.value.value.split())
         for row, below in pairwise(body)
         if isinstance(row, ast.AnnAssign)
         and isinstance(row.target, ast.Name)

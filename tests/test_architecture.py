@@ -31,6 +31,7 @@ FOLDERS_OF_NO_PACKAGE = {
     "data": "what tests read, some of it for several packages",
     "examples": "programs for readers of the documentation, and recipes",
     "faults": "long programs that break things, and a few rounds of each",
+    "reference": "what makes the generated pages and schemas, over the whole router",
 }
 """Folders of `tests` that do not have their name from the package they test, and why."""
 

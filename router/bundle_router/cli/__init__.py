@@ -32,7 +32,8 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "call": ("call", "call a tool that a run's current decision shows"),
     "runs": (
         "runs",
-        "list, search, show, count, verify, export, import, index, publish or prune runs",
+        "list, search, show, count, verify, export, import, index, publish or prune runs; print the"
+        " schemas of their records",
     ),
     "replay": (
         "replay",

@@ -23,6 +23,7 @@ from bundle_router.cli.output import (
     say_json,
     say_skipped,
     say_whole,
+    table,
 )
 from bundle_router.cli.run_lists import (
     AGE,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from bundle_router.adapters.index import IndexBuild
 
 
+_SCHEMA_SUMMARY = "print the JSON Schema of a type of record, or list the types"
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -107,6 +109,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
     receipt.add_argument(
         "--check", type=Path, metavar="FILE", help="check the receipt in this file"
     )
+    schema = verbs.add_parser(
+        "schema",
+        help=_SCHEMA_SUMMARY,
+        description=_SCHEMA_SUMMARY,
+    )
+    schema.add_argument("type", nargs="?", help="the type of record; without one: list all types")
+    schema.set_defaults(handler=_schema)
+    add_json(schema)
     export = verb(
         "export",
         _export,
@@ -314,6 +324,29 @@ def _receipt(arguments: argparse.Namespace) -> int:
             say(f"record {receipt['seq']} of run {receipt['run_id']} is as it was written")
             say(f"every copy of this run with {count} records and the head {head} contains it")
     return 5 if wrong else 0
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from bundle_router.core.records.written_records import RECORDS, schema_text
+    from bundle_router.core.values.spelling import Suggester
+
+    types = [record.type for record in RECORDS]
+    if arguments.type in types:
+        say_json(json.loads(schema_text(arguments.type)))
+    elif arguments.type is not None:
+        raise RequestError(
+            f"there is no type of record {arguments.type!r}",
+            advice=f"{Suggester().did_you_mean(arguments.type, types)} the types are"
+            f" {', '.join(types)}".lstrip(),
+        )
+    elif arguments.json:
+        print_json({type_: json.loads(schema_text(type_)) for type_ in types})
+    else:
+        table(
+            ("type", "is", "says"),
+            [(record.type, record.place.replace("`", ""), record.meaning) for record in RECORDS],
+        )
+    return 0
 
 
 # --- copying --------------------------------------------------------------------------------------

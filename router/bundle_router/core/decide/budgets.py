@@ -30,18 +30,20 @@ WINDOW: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The totals of a step's calls.
-
-    `result_bytes` counts unshaped results, `elapsed_ms` adds up the calls' own times. `recent` has
-    a hash of each of the last calls' questions and answers, latest last; it is valid in this
-    process only.
-    """
+    """The totals of a step's calls."""
 
     calls: int = 0
+    """Calls that began."""
     result_bytes: int = 0
+    """Bytes of their results before these were shortened."""
     elapsed_ms: float = 0.0
+    """Milliseconds of the calls' own times, added up."""
     repeats: int = 0
+    """How often in a row a call and its answer were those of an earlier one."""
     recent: tuple[tuple[int, int], ...] = ()
+    """A hash of each of the last calls' questions and answers, latest last; valid in this process
+    only.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals in the form of the records."""

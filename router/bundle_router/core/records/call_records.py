@@ -5,13 +5,13 @@ The rules are those of `decision_record`. `read_record` returns the value of any
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, get_type_hints
+from typing import Any, ClassVar, Final, Literal
 
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.records.decision_record import DecisionRecord, Json
-from bundle_router.core.records.field_types import checked
+from bundle_router.core.records.field_types import FieldForm, checked, fields_of
 from bundle_router.core.values import Outcome
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.core.values.canonical import flat_json
@@ -32,45 +32,23 @@ _SHARED: Final = (
 )
 """The fields that the start and the end of a call have with one value."""
 _ENDING: Final = ("outcome", "code", "result")
-_EMPTY_AS_NULL: Final = (
-    "arguments",
-    "bundle",
-    "via",
-    "key",
-    "branch",
-    "writer",
-    "arguments_digest",
-    "cached_from",
-)
 
 JoinedTool = tuple[str, str]
 """A tool that joined the array, after the bundle that it was asked for through."""
 
 
-def line_forms() -> Mapping[str, Any]:
-    """Return the forms of the fields of any line (see `field_types`).
-
-    A name has one type in all of them.
-    """
-    kinds = (CallStarted, CallFinished, RequestPassed, SubRunOpened)
-    hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
-    return (
-        hints
-        | dict.fromkeys(_EMPTY_AS_NULL, str | None)
-        | {"joined": [{"bundle": str, "tool": str}]}
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class ShapedSize:
-    """How a result was shortened: its bytes before and after, the rule, and observations about
-    it.
-    """
+    """How a result was shortened."""
 
     original_bytes: int
+    """Bytes of the result as the server sent it."""
     kept_bytes: int
+    """Bytes of what the model saw."""
     rule: str
+    """The rules of shaping that changed it, joined by `+`; `as_is` where none did."""
     flags: tuple[str, ...] = ()
+    """Observations about it: `looks_like_error`, where a result that is no error speaks of one."""
 
     @property
     def is_framed(self) -> bool:
@@ -89,18 +67,28 @@ class ShapedSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallLine:
-    """The fields of every record of a call. `seq` is -1 until it is written."""
+    """The fields of every record of a call."""
 
     type: ClassVar[str]
 
     run_id: str
+    """The id of its run."""
     call_id: str
+    """The call's id, which its start and its end share."""
     decision_id: str
+    """The decision under which it was made."""
     server: str
+    """The server that it went to; `router` for the router's own tools."""
     arguments: str
+    """The arguments as JSON text, redacted; of a refused call's long ones size, digest and
+    beginning.
+    """
     time: str
+    """When this was recorded, in UTC."""
     monotonic_ns: int = 0
+    """Nanoseconds of the machine's monotonic clock, by which records of one process are timed."""
     seq: int = -1
+    """The record's number in the run; -1 until it is written."""
 
     def _line(self) -> Json:
         return {
@@ -128,18 +116,22 @@ class _CallLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToolCall(_CallLine):
-    """The fields of both records of a tool call.
-
-    `via` is the meta-tool it came through; `key` and `branch` are empty where the engine gave none;
-    `attempt` counts from 1.
-    """
+    """The fields of both records of a tool call."""
 
     tool: str
+    """The tool's name at its server."""
     bundle: str = ""
+    """The bundle that it was called through; empty for the router's own tools."""
     via: str = ""
+    """The meta-tool that it came through, `missed` where a name was called that is not shown; empty
+    for a direct call.
+    """
     key: str = ""
+    """The call's key; empty where the engine gave none."""
     branch: str = ""
+    """The branch that the call named; empty where it named none."""
     attempt: int = 1
+    """The number of the attempt with this key, from 1."""
 
     @property
     def name(self) -> str:
@@ -172,16 +164,16 @@ class _ToolCall(_CallLine):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted(_ToolCall):
-    """A call that passed every check and is about to be made.
-
-    With a key, `writer` is the token of the process that makes it, and `arguments_digest` is of the
-    raw arguments, keyed with the run's nonce.
-    """
+    """A call that passed every check and is about to be made."""
 
     type: ClassVar[str] = "call.started"
 
     writer: str = ""
+    """The token of the process that makes it; empty without a key."""
     arguments_digest: str = ""
+    """A digest of the arguments before redaction, keyed with the run's nonce, by which a second
+    call with the key is compared; empty without a key.
+    """
 
     def to_json(self) -> Json:
         """Return the record as JSON, without the chain's fields."""
@@ -192,7 +184,7 @@ class CallStarted(_ToolCall):
         return record
 
     @classmethod
-    @checked(line_forms)
+    @checked(lambda: LINE_FORMS[CallStarted.type]())
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
         """Return the record of a line. Raises CorruptRun for another line."""
         own_fields: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
@@ -201,24 +193,32 @@ class CallStarted(_ToolCall):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFinished(_ToolCall):
-    """The end of a call, or a refused call.
-
-    `spent` are the totals of the step's calls; `cached_from` names the call whose result was
-    reused.
-    """
+    """The end of a call, or a refused call."""
 
     type: ClassVar[str] = "call.finished"
 
     outcome: Outcome
+    """What it came to."""
     code: str
+    """Why it was refused or failed, in one word; empty where the outcome says it all."""
     result: str | None
+    """The text that the model saw, redacted; null for a call that was cancelled."""
     artifacts: tuple[Artifact, ...] = ()
+    """The bytes that were stored of the result."""
     shaped: ShapedSize | None = None
+    """How the result was shortened; absent where there was none."""
     joined: tuple[JoinedTool, ...] = ()
+    """The tools that joined the array by this call."""
     elapsed_ms: float = 0.0
+    """Milliseconds at the server; 0 for a call that was refused."""
     ready_ms: float | None = None
+    """Milliseconds from the request until it went to the server: checks, and waiting for a free
+    place.
+    """
     spent: Totals | None = None
+    """The totals of the step's calls after this one."""
     cached_from: str = ""
+    """The call whose result was reused; null where the tool was called."""
 
     @property
     def original_bytes(self) -> int:
@@ -247,7 +247,7 @@ class CallFinished(_ToolCall):
         return record
 
     @classmethod
-    @checked(line_forms)
+    @checked(lambda: LINE_FORMS[CallFinished.type]())
     def from_json(cls, record: Mapping[str, Any]) -> CallFinished:
         """Return the record of a line. Raises CorruptRun for another line."""
         shaped = record.get("shaped")
@@ -270,13 +270,21 @@ class RequestPassed(_CallLine):
     type: ClassVar[str] = "request.passed"
 
     method: str
+    """The method of MCP, such as `resources/read`."""
     outcome: Outcome
+    """What it came to."""
     code: str
+    """Why it was refused or failed, in one word; empty where the outcome says it all."""
     result: str | None
+    """The text that was passed back, redacted; null for none."""
     artifacts: tuple[Artifact, ...] = ()
+    """The bytes that were stored of the answer."""
     elapsed_ms: float = 0.0
+    """Milliseconds at the server; 0 for a request that was refused."""
     spent: Totals | None = None
+    """The totals of the step's calls after this one."""
     original_bytes: int = 0
+    """Bytes of the answer; absent for none."""
 
     @property
     def name(self) -> str:
@@ -294,7 +302,7 @@ class RequestPassed(_CallLine):
         return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
 
     @classmethod
-    @checked(line_forms)
+    @checked(lambda: LINE_FORMS[RequestPassed.type]())
     def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
         """Return the record of a line. Raises CorruptRun for another line."""
         own_fields = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
@@ -310,9 +318,13 @@ class SubRunOpened:
     type: ClassVar[str] = "sub_run.opened"
 
     run_id: str
+    """The id of the run that is the root of the tree."""
     sub_run_id: str
+    """The id of the run that began below it."""
     time: str
+    """When this was recorded, in UTC."""
     seq: int = -1
+    """The record's number in the run; -1 until it is written."""
 
     def to_json(self) -> Json:
         """Return the record as JSON, without the chain's fields."""
@@ -320,7 +332,7 @@ class SubRunOpened:
         return {**line, "run_id": self.run_id, "sub_run_id": self.sub_run_id}
 
     @classmethod
-    @checked(line_forms)
+    @checked(lambda: LINE_FORMS[SubRunOpened.type]())
     def from_json(cls, record: Mapping[str, Any]) -> SubRunOpened:
         """Return the record of a line. Raises CorruptRun for another line."""
         line = {name: record[name] for name in ("run_id", "sub_run_id")}
@@ -339,6 +351,94 @@ def _ending_fields(record: Mapping[str, Any]) -> Json:
         else None,
     }
 
+
+# --- written forms --------------------------------------------------------------------------------
+
+
+def _line_form(kind: type[CallStarted | CallFinished | RequestPassed]) -> dict[str, FieldForm]:
+    """Return the written form of the fields that every record of a call has."""
+    return {
+        **_type_form(kind.type),
+        **fields_of(
+            kind,
+            ("time", "monotonic_ns", "run_id", "call_id", "decision_id", "server", "arguments"),
+        ),
+    }
+
+
+def _type_form(type_: str) -> dict[str, FieldForm]:
+    return {
+        "schema": FieldForm(Literal[CALL_SCHEMA], "The form of the line, with its version."),
+        "type": FieldForm(Literal[type_], "The type of the record."),
+    }
+
+
+def _call_form(kind: type[CallStarted | CallFinished]) -> dict[str, FieldForm]:
+    later = ("key", "branch", "attempt")
+    return {
+        **_line_form(kind),
+        **fields_of(kind, ("tool", "bundle", "via", *later), optional=later),
+    }
+
+
+def _end_form(kind: type[CallFinished | RequestPassed]) -> dict[str, FieldForm]:
+    """Return the written form of the fields that ends of calls and of requests share."""
+    artifact = fields_of(
+        Artifact, optional=("claimed_type", "name", "width", "height", "duration_s")
+    )
+    spent = fields_of(
+        Totals, ("calls", "result_bytes", "elapsed_ms", "repeats"), optional=("repeats",)
+    )
+    names = (*_ENDING, "elapsed_ms", "artifacts", "spent")
+    return fields_of(kind, names, optional=("spent",), artifacts=[artifact], spent=spent)
+
+
+def _started_form() -> dict[str, FieldForm]:
+    with_key = ("writer", "arguments_digest")
+    return {**_call_form(CallStarted), **fields_of(CallStarted, with_key, optional=with_key)}
+
+
+def _finished_form() -> dict[str, FieldForm]:
+    joined = {
+        "bundle": FieldForm(str, "The bundle that it was asked for through."),
+        "tool": FieldForm(str, "Its canonical name."),
+    }
+    return {
+        **_call_form(CallFinished),
+        **_end_form(CallFinished),
+        **fields_of(
+            CallFinished,
+            ("joined", "cached_from", "shaped", "ready_ms"),
+            optional=("shaped", "ready_ms"),
+            joined=[joined],
+            cached_from=(str, None),
+            shaped=fields_of(ShapedSize, optional=("flags",)),
+            ready_ms=float,
+        ),
+        "cached": FieldForm(bool, "Whether the result of an earlier call was reused."),
+    }
+
+
+def _passed_form() -> dict[str, FieldForm]:
+    return {
+        **_line_form(RequestPassed),
+        **_end_form(RequestPassed),
+        **fields_of(RequestPassed, ("method", "original_bytes"), optional=("original_bytes",)),
+    }
+
+
+def _opened_form() -> dict[str, FieldForm]:
+    names = ("time", "run_id", "sub_run_id")
+    return {**_type_form(SubRunOpened.type), **fields_of(SubRunOpened, names)}
+
+
+LINE_FORMS: Final[Mapping[str, Callable[[], Mapping[str, FieldForm]]]] = {
+    CallStarted.type: _started_form,
+    CallFinished.type: _finished_form,
+    RequestPassed.type: _passed_form,
+    SubRunOpened.type: _opened_form,
+}
+"""What makes the written form of a line, without the chain's fields, by the record's type."""
 
 CallRecord = CallStarted | CallFinished | RequestPassed | SubRunOpened
 Record = DecisionRecord | CallRecord

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
+from bundle_router.core.records.field_types import FieldForm
 from bundle_router.core.values.canonical import decode, digest, encode_object, text_of
 
 File = Literal["routing", "calls"]
@@ -56,6 +57,20 @@ _PLACE: Final = re.compile(r"\.[0-9a-f]{8}\.\d+\Z")
 """The end of such an id. The rest is the run's id."""
 _COUNT: Final = re.compile(r'"(?:place|used)":\d+')
 _SUFFIX_BYTES: Final = len(',"hash":"sha256:') + 64 + len('"}')
+
+CHAIN_FIELDS: Final = {
+    "run_json": FieldForm(
+        str,
+        "In a run's first record: the digest of what `run.json` says of the opening.",
+        is_optional=True,
+    ),
+    "seq": FieldForm(int, "The record's number in the run, from 0, over both files."),
+    "prev": FieldForm(
+        str, "The hash of the record before it; of the first one, a hash of the run's id."
+    ),
+    "hash": FieldForm(str, "The SHA-256 of the line up to here."),
+}
+"""The fields that the log adds to each record as it seals it."""
 
 Read = Callable[[int, int], bytes]
 """`read(offset, length)` returns bytes of a file, as `os.pread` does."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, Final, TypeVar, get_type_hints
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from bundle_router.core.catalog.step_address import (
     PARTS,
@@ -23,7 +23,7 @@ from bundle_router.core.catalog.step_address import (
     address_json,
     address_of,
 )
-from bundle_router.core.records.field_types import checked
+from bundle_router.core.records.field_types import FieldForm, checked, fields_of
 from bundle_router.core.values import (
     Activation,
     Address,
@@ -31,6 +31,7 @@ from bundle_router.core.values import (
     AskedTool,
     Candidate,
     Chosen,
+    Code,
     Decision,
     Drift,
     Entry,
@@ -85,54 +86,130 @@ degraded as they say.
 """
 
 
-def line_forms() -> Mapping[str, Any]:
-    """Return the forms of a line's fields (see `field_types`)."""
-    reply = {**get_type_hints(Answer), "heard": str, "key": str, "failure": str | None}
-    return {
-        **get_type_hints(Decision),
-        **dict.fromkeys(("time", "principal"), str),
-        "fixed_list": bool,
-        **dict.fromkeys(("elapsed_us", "monotonic_ns"), int),
-        **dict.fromkeys(("key", "branch", "parent_decision_id", "root"), str | None),
-        "step": {**get_type_hints(Step), "labels": [{"name": str, "value": str}]},
-        "facts": {
-            "pending": list[str],
-            "capabilities": list[str],
-            "unavailable": [{"server": str, "why": str}],
-            "drifted": list[Drift],
-            "grants": [
-                {**{part.name: str for part in PARTS}, "policy": StepPolicy | None},
+def line_form() -> Mapping[str, FieldForm]:
+    """Return the written form of a decision's line, without the chain's fields."""
+    activation = [fields_of(Entry, tools=[fields_of(AskedTool)])]
+    policy = (fields_of(StepPolicy), None)
+    reply = {
+        "heard": FieldForm(
+            Literal["answered", "failed", "nobody"],
+            "`answered`, `failed`, or `nobody` where there was nobody to ask.",
+        ),
+        **fields_of(Reply, ("key", "failure")),
+        **fields_of(
+            Answer,
+            ("ids", *_ANSWERED, "dropped", "offered"),
+            optional=("ids", *_ANSWERED, "dropped", "offered"),
+            dropped=[
+                {
+                    "id": FieldForm(str, "The bundle's id."),
+                    "code": FieldForm(Code, "The code that it is left out with."),
+                }
             ],
-            "revisions": [{"name": str, "revision": str}],
-        },
-        "reply": (reply | {"dropped": [{"id": str, "code": str}]}, None),
-        "activation": {"before": list[Entry], "after": list[Entry], "evicted": list[str]},
+        ),
     }
+    labels = {
+        "name": FieldForm(str, "The label's name."),
+        "value": FieldForm(str, "Its text."),
+    }
+    return {
+        "schema": FieldForm(Literal[DECISION_SCHEMA], "The form of the line, with its version."),
+        "type": FieldForm(Literal["route.decided"], "The type of the record."),
+        **fields_of(DecisionRecord, ("time",)),
+        **fields_of(Decision, _IDS),
+        **fields_of(Step, ("principal",)),
+        "step": FieldForm(
+            {
+                **fields_of(Step, _STEP_FIELDS),
+                **fields_of(Step, ("policy", "labels"), policy=policy, labels=[labels]),
+            },
+            "The step, as it was asked for.",
+        ),
+        **fields_of(DecisionRecord, ("facts",), facts=_facts_form(policy)),
+        **fields_of(DecisionRecord, ("reply",), reply=(reply, None)),
+        **fields_of(DecisionRecord, ("elapsed_us", "monotonic_ns")),
+        **fields_of(
+            Decision,
+            (*_OUTCOME, "bundles", "left_out", "candidates", "search", "model"),
+            bundles=[fields_of(Chosen, optional=("mode",))],
+            left_out=[fields_of(LeftOut, optional=("tool",))],
+            candidates=[fields_of(Candidate)],
+            search=(_search_form(), None),
+            model=(fields_of(ModelUse, optional=("sure",)), None),
+        ),
+        "activation": FieldForm(
+            fields_of(
+                Decision, ("before", "after", "evicted"), before=activation, after=activation
+            ),
+            "The bundles that stay active in the run.",
+        ),
+        **fields_of(Decision, ("exposure",), exposure=fields_of(Exposure)),
+        **fields_of(DecisionRecord, _LATER, optional=_LATER),
+    }
+
+
+def _facts_form(policy: object) -> Mapping[str, FieldForm]:
+    unavailable = {
+        "server": FieldForm(str, "The server."),
+        "why": FieldForm(str, "Why it can't be used now, in words."),
+    }
+    revisions = {
+        "name": FieldForm(str, "What was learned: `index`, `memory` or `thresholds`."),
+        "revision": FieldForm(str, "Its revision."),
+    }
+    address = {part.name: FieldForm(str, "Of the ancestor's step.") for part in PARTS}
+    return {
+        **fields_of(Facts, ("pending",), optional=("pending",), pending=[str]),
+        **fields_of(
+            Facts,
+            ("capabilities", "unavailable", "drifted", "grants", "revisions"),
+            capabilities=[str],
+            unavailable=[unavailable],
+            drifted=[fields_of(Drift, optional=("code", "why"))],
+            grants=[{**address, **fields_of(Grant, ("policy",), policy=policy)}],
+            revisions=[revisions],
+        ),
+    }
+
+
+def _search_form() -> Mapping[str, FieldForm]:
+    form = fields_of(SearchUse, optional=("recall", "withheld"), evidence=fields_of(Evidence))
+    del form["ranked"]  # it stands in `candidates`
+    return form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
     """One `route.decided`: the decision (with the ids it was recorded under) and everything that it
     was computed from.
-
-    `key`, `branch` and `parent_decision_id` are empty where the engine gave none; `root` is the
-    workspace where that differs from the one that the run began in.
     """
 
     type: ClassVar[str] = "route.decided"
 
     decision: Decision
+    """The decision."""
     step: Step
+    """The step that it was made for."""
     facts: Facts
+    """What was looked up for it."""
     reply: Reply | None
+    """What a question to search or a model came to; None where nothing was asked."""
     time: str
+    """When it was made, in UTC."""
     elapsed_us: int = 0
+    """Microseconds that it took, questions included."""
     monotonic_ns: int = 0
+    """Nanoseconds of the machine's monotonic clock, by which records of one process are timed."""
     key: str = ""
+    """The step's key; empty where the engine gave none."""
     branch: str = ""
+    """The step's branch; empty for the default one."""
     parent_decision_id: str = ""
+    """The decision that the branch begins at, or that limits a sub-agent; empty for none."""
     root: str = ""
+    """The workspace, where that differs from the one that the run began in."""
     fixed_list: bool = False
+    """Whether the agent reads its list of tools once, so that none joins it."""
     encoded_step: Json | None = field(default=None, repr=False, compare=False)
     """`step` as JSON, where the digest needed that already."""
     encoded_facts: Json | None = field(default=None, repr=False, compare=False)
@@ -157,7 +234,7 @@ class DecisionRecord:
         return record | {name: value for name, value in flat_json(self, _LATER).items() if value}
 
     @classmethod
-    @checked(line_forms)
+    @checked(line_form)
     def from_json(cls, record: Mapping[str, Any]) -> DecisionRecord:
         """Return the decision record of a line. Raises CorruptRun for another line."""
         return cls(
@@ -206,7 +283,7 @@ class DecisionLine:
         return cls(decision.seq, decision.decision_id, step.principal, budget, recent, asked_model)
 
     @classmethod
-    @checked(line_forms)
+    @checked(line_form)
     def from_json(cls, line: Mapping[str, Any]) -> DecisionLine:
         """Return the parts of a line. Raises CorruptRun for a line that is no decision."""
         step = line["step"]

@@ -1,15 +1,19 @@
-"""The types of a line's fields: a chain says that a line is as it was sealed, not that this program
-wrote it.
+"""The written form of records: their fields, and the types of these.
 
-They are those of the value that a line is read into; what is written in another form, its reader
-names. Types alone are checked: an unknown field is nobody's concern, and a word of a closed list
-may be one of a later version.
+Rules:
+1. A field has the type and the description of the value that it is read into (`fields_of`). What is
+   written in another form, the record names.
+2. A reader checks types alone: a chain says that a line is as it was sealed, not that this program
+   wrote it. An unknown field is nobody's concern, and a word of a closed list may be one of a later
+   version.
+3. The JSON Schemas in `schemas/` are made from the same forms (`.ci/generate`), and are exact: what
+   this version writes, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -20,6 +24,39 @@ from bundle_router.errors import CorruptRun
 
 V = TypeVar("V")
 Read = Callable[[type[V], Mapping[str, Any]], V]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldForm:
+    """The written form of one field of a record."""
+
+    form: Any
+    """Its type, `[form]` (a list), `(form, None)`, or `{name: form}` (an object)."""
+    described_by: str | tuple[type, str]
+    """What it means: a sentence, or the value and its field that have the description."""
+    is_optional: bool = False
+    """Whether there are records without it: those that it has nothing to say of, or that an earlier
+    version wrote.
+    """
+
+
+def fields_of(
+    value: type, names: Collection[str] = (), *, optional: Collection[str] = (), **forms: Any
+) -> dict[str, FieldForm]:
+    """Return the forms of a value's fields that are written under their own names: of all, or of
+    those named. `forms` has the form of each that is not written as its type says.
+    """
+    hints = get_type_hints(value)
+    return {
+        name: FieldForm(forms.get(name, hints[name]), (value, name), name in optional)
+        for name in names or _names_of(value)
+    }
+
+
+def _names_of(value: type) -> Collection[str]:
+    if issubclass(value, BaseModel):
+        return value.model_fields
+    return [one.name for one in fields(value)]  # type: ignore[arg-type]  # a dataclass
 
 
 def checked(forms: Callable[[], Mapping[str, Any]]) -> Callable[[Read[V]], Read[V]]:
@@ -56,9 +93,10 @@ def _reason(error: Exception) -> str:
 
 
 def _schema(form: Any) -> Any:
-    """Return pydantic's schema of a type, of `[form]` (a list), `(form, None)`, or `{name: form}`
-    (an object).
-    """
+    """Return pydantic's schema of a form (see `FieldForm`)."""
+    if isinstance(form, FieldForm):
+        schema = _schema(form.form)
+        return {"type": "nullable", "schema": schema} if form.is_optional else schema
     if isinstance(form, type) and (is_dataclass(form) or issubclass(form, BaseModel)):
         form = get_type_hints(form)
     if isinstance(form, dict):
@@ -77,7 +115,11 @@ def _schema(form: Any) -> Any:
 
 
 def words_of(form: Any) -> Iterator[str]:
-    """Yield the names of all fields of a form (see `_schema`) and the words of its closed lists."""
+    """Yield the names of all fields of a form (see `FieldForm`) and the words of its closed
+    lists.
+    """
+    if isinstance(form, FieldForm):
+        form = form.form
     if isinstance(form, type) and (is_dataclass(form) or issubclass(form, BaseModel)):
         form = get_type_hints(form)
     if isinstance(form, Mapping):

@@ -36,14 +36,20 @@ _TYPES: Final = [str, int, int, str, bool, str]
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """The kept head of one run. `signature` is empty where there is no key."""
+    """The kept head of one run."""
 
     run_id: str
+    """The run's id."""
     number: int
+    """Its number among the runs of the store, in the order in which they began."""
     count: int
+    """How many records the run had at least."""
     hash: str
+    """The hash of the last of them."""
     pruned: bool = False
+    """Whether the run was deleted by `runs prune`."""
     signature: str = ""
+    """The HMAC-SHA256 of the rest by the key; empty where there is no key."""
 
     def sign(self, key: bytes | None) -> StoredHead:
         """Return the head with its signature by the key."""

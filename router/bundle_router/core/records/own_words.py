@@ -37,8 +37,9 @@ def is_record_word(value: str) -> bool:
 def _words() -> frozenset[str]:
     words = {*CODES, *FAILURES, *_OF_THE_CHAIN}
     words.update(record.type for record in _RECORDS)
-    words.update(words_of(decision_record.line_forms()))
-    words.update(words_of(call_records.line_forms()))
+    words.update(words_of(decision_record.line_form()))
+    for form in call_records.LINE_FORMS.values():
+        words.update(words_of(form()))
     for record in _RECORDS:
         words.update(words_of(record))
     return frozenset(words)

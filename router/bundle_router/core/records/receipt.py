@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from bundle_router.core.records.chain import BadLine, genesis, unseal
+from bundle_router.core.records.field_types import FieldForm
 from bundle_router.core.records.replayed import catalog_from, replay
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values.canonical import digest_of
@@ -25,6 +26,24 @@ from bundle_router.errors import CorruptRun
 
 RECEIPT_SCHEMA: Final = "bundle-router.receipt/2"
 _FORMER: Final = "bundle-router.receipt/1"
+
+
+RECEIPT_FIELDS: Final = {
+    "schema": FieldForm(Literal[RECEIPT_SCHEMA], "The form of the receipt, with its version."),
+    "run_id": FieldForm(str, "The run's id."),
+    "seq": FieldForm(int, "The record's number in the run."),
+    "line": FieldForm(str, "The record's line, byte for byte."),
+    "later": FieldForm([str], "The lines that followed it, up to the run's end at the time."),
+    "head": FieldForm(str, "The hash of the last of these lines."),
+    "run": FieldForm(
+        (dict, None),
+        "The opening of `run.json`, for the record that states its digest; null for others.",
+    ),
+    "catalog": FieldForm(
+        (dict, None), "The config that a decision was made under; null for other records."
+    ),
+}
+"""The written form of a receipt."""
 
 
 def make_receipt(

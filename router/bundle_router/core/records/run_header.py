@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from bundle_router.core.records.chain import Head, RepairedTail
+from bundle_router.core.records.field_types import FieldForm
 from bundle_router.core.values.canonical import digest_of
 
 T = TypeVar("T")
@@ -31,6 +32,64 @@ _REBUILT: Final = frozenset(("schema", "run_id", "catalog_revision", "parent_run
 """What `lost_header` finds of the opening."""
 FIRST_CATALOG: Final = "catalog.json"
 _END: Final = ("closed", "head", "count")
+
+
+HEADER_FIELDS: Final = {
+    "schema": FieldForm(Literal[RUN_SCHEMA], "The form of the file, with its version."),
+    "run_id": FieldForm(str, "The run's id."),
+    "bundle_router": FieldForm(
+        str, "The version of Bundle Router that began the run.", is_optional=True
+    ),
+    "catalog_revision": FieldForm(
+        str, "The digest of the config that the run began under.", is_optional=True
+    ),
+    "parent_run_id": FieldForm(
+        (str, None), "The run that this one is a sub-agent of; null for none.", is_optional=True
+    ),
+    "workspace": FieldForm((str, None), "The workspace that the run began in.", is_optional=True),
+    "opened": FieldForm(str, "When the run began, in UTC.", is_optional=True),
+    "nonce": FieldForm(
+        str,
+        "A text that makes the ids of this run's decisions and calls unique over machines.",
+        is_optional=True,
+    ),
+    "durability": FieldForm(
+        Literal["process", "disk"], "What an appended record survives.", is_optional=True
+    ),
+    "catalogs": FieldForm(
+        [
+            {
+                "revision": FieldForm(str, "The digest of a config."),
+                "file": FieldForm(str, "Its file in the run's folder."),
+            }
+        ],
+        "The configs that the run was recorded under, in their order.",
+    ),
+    "healed": FieldForm(
+        [
+            {
+                "file": FieldForm(str, "The file that had a torn end."),
+                "saved": FieldForm(str, "The file beside it that keeps what was cut off."),
+                "bytes": FieldForm(int, "The size of what was cut off."),
+            }
+        ],
+        "Torn ends (records that were never acknowledged) that were cut off on opening.",
+    ),
+    "reopened": FieldForm(
+        [{"workspace": FieldForm(str, "The workspace.", is_optional=True)}],
+        "Later openings, in runs that early versions wrote.",
+    ),
+    "restored": FieldForm(
+        str, "When a lost header was made anew from the records, in UTC.", is_optional=True
+    ),
+    "closed": FieldForm(str, "When the run was closed, in UTC.", is_optional=True),
+    "head": FieldForm(str, "The hash of the last record of a closed run.", is_optional=True),
+    "count": FieldForm(int, "The number of records of a closed run.", is_optional=True),
+    "seal": FieldForm(
+        str, "The digest of the rest of the file, at each writing.", is_optional=True
+    ),
+}
+"""The written form of `run.json`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 
 from pydantic import Field
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.records.decision_record import DecisionRecord
+from bundle_router.core.records.field_types import FieldForm, fields_of
 from bundle_router.core.values import Frozen
 from bundle_router.core.values.canonical import time_text
 from bundle_router.core.values.spelling import Suggester
@@ -18,17 +19,28 @@ LABEL_SCHEMA: Final = "bundle-router.label/1"
 
 
 class StepLabel(Frozen):
-    """A line of `labels.jsonl`: a reviewer's label of one decision.
-
-    `needed` and `not_needed` hold bundle ids.
-    """
+    """A line of `labels.jsonl`: a reviewer's label of one decision."""
 
     schema_: str = Field(default=LABEL_SCHEMA, alias="schema", pattern=r"^bundle-router\.label/1$")
+    """The form of the line, with its version."""
     decision_id: str = Field(min_length=1, max_length=300)
+    """The decision."""
     needed: tuple[str, ...] = Field(default=(), max_length=100)
+    """The ids of bundles that the step needed."""
     not_needed: tuple[str, ...] = Field(default=(), max_length=100)
+    """The ids of bundles that it did not need."""
     by: str = Field(default="", max_length=200)
+    """Who says so; empty where nobody was named."""
     time: str = Field(default="", max_length=64)
+    """When the label was given, in UTC."""
+
+
+def label_form() -> Mapping[str, FieldForm]:
+    """Return the written form of a label's line."""
+    return {
+        "schema": FieldForm(Literal[LABEL_SCHEMA], (StepLabel, "schema_")),
+        **fields_of(StepLabel, ("decision_id", "needed", "not_needed", "by", "time")),
+    }
 
 
 def label_of(
