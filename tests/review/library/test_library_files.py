@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundle_router.core.servers.admission.identity import identity
 from bundle_router.review.library import (
     KINDS,
     LibraryProblem,
     LibraryServer,
     library_server,
 )
+from bundle_router.review.library.recognition import library_digest
 
 FOLDER = Path(__file__).resolve().parents[3] / "bundles" / "library"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -83,12 +83,15 @@ def test_a_milder_clause_stands_only_where_the_readers_differed(
 def test_digests_are_those_of_the_definitions_that_the_tests_have(
     library: list[LibraryServer], real_servers: list[dict[str, Any]]
 ) -> None:
+    servers = {server.server: server for server in library}
     digests = {(s.server, tool.name): tool.sha256 for s in library for _, tool in s.tools()}
     compared = 0
     for listed in real_servers:
+        server = servers[listed["server"]]
         for definition in listed["tools"]:
-            found = identity(definition, listed.get("instructions") or "")
-            assert digests[listed["server"], definition["name"]] == found
+            instructions = listed.get("instructions") or ""
+            found = library_digest(definition, instructions, server.varies)
+            assert digests[server.server, definition["name"]] == found
             compared += 1
     assert compared == 72
 
@@ -115,6 +118,7 @@ def test_what_decides_about_a_merge_a_command_and_a_read_is_where_it_belongs(
         ('clause = "Reads', f'clause = "{"x" * 120}', "at most 120 characters"),
         ("licence =", "seen = 1\nlicence =", "seen: Extra inputs are not permitted"),
         ('server = "mail"', 'server = "post"', "is 'post', and names another file"),
+        ('"MIT"', '"MIT"\nvaries = ["weather"]', "varies.*'time zone'"),
         ("[bundles.read]", "[bundles.read", "mail.toml: "),
         ('"Reads one message"', '"Reads\\none"', "is not one line of printable text"),
     ],

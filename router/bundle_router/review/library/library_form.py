@@ -5,7 +5,8 @@ A file is `bundles/library/<server>.toml`. Its README says how definitions are r
    order) that either of two readers gave it. Its effects are those that either named.
 2. A `read` bundle holds no tool that writes or executes. Each tool of a `write` bundle writes, and
    none executes. Each tool of a `risky` bundle writes. Each tool of a `run` bundle executes.
-3. A digest is the one that a pin has of the same definition, without volatile parts.
+3. A digest is the one that a pin has of the same definition, without volatile parts; where a
+   server's definitions vary with the machine (`varies`), that part stands for any.
 """
 
 from __future__ import annotations
@@ -123,6 +124,10 @@ class LibraryServer(Frozen):
     """The day on which they were read."""
     licence: Line
     """The licence of the package, as it names it: clauses are quotations from it."""
+    varies: tuple[Literal["time zone"], ...] = ()
+    """What the server writes into its definitions of the machine it runs on, and what digests
+    therefore leave out: names of time zones, in quotes.
+    """
     bundles: dict[Kind, LibraryBundle] = Field(min_length=1)
     """The bundles by kind; a kind without tools is left out."""
 

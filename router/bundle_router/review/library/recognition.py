@@ -15,15 +15,19 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
 from bundle_router.core.servers.admission.admitted import Admitted, AdmittedTool
 from bundle_router.core.servers.admission.identity import identity
 from bundle_router.review.library.library_form import Kind, LibraryServer, LibraryTool
 
 KnownBy = Literal["digest", "name", "unknown"]
+
+_TIME_ZONE: Final = re.compile(r"'(?:[A-Z][A-Za-z0-9_+-]{1,13}/){0,2}[A-Z][A-Za-z0-9_+-]{1,13}'")
+"""A name of the time zone database in quotes: up to three parts of at most 14 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,12 @@ def recognise(listed: Admitted, library: Sequence[LibraryServer]) -> Recognition
 
     `listed` are a server's definitions as they are pinned, or as they are to be pinned.
     """
-    digests = {tool.card.tool: _digest_of(tool, listed.instructions) for tool in listed.tools}
+    digests = _digests_of(listed)
     server = _like(digests, library)
     if server is None:
         return Recognition(tuple(RecognisedTool(tool, "unknown") for tool in listed.tools))
 
+    of_server = digests[server.varies]
     readings = {reading.name: (kind, reading) for kind, reading in server.tools()}
     rows = []
     for tool in listed.tools:
@@ -72,7 +77,7 @@ def recognise(listed: Admitted, library: Sequence[LibraryServer]) -> Recognition
             rows.append(RecognisedTool(tool, "unknown"))
             continue
         kind, reading = readings[name]
-        known_by: KnownBy = "digest" if reading.sha256 == digests[name] else "name"
+        known_by: KnownBy = "digest" if reading.sha256 == of_server[name] else "name"
         rows.append(RecognisedTool(tool, known_by, kind, reading))
     return Recognition(tuple(rows), server)
 
@@ -92,12 +97,36 @@ def no_longer_read(
     )
 
 
-def _digest_of(tool: AdmittedTool, instructions: str) -> str:
-    """Return a definition's digest without volatile parts left out, as the library has it."""
-    return identity(json.loads(tool.definition), instructions)
+def library_digest(
+    definition: Mapping[str, Any], instructions: str, varies: Sequence[str] = ()
+) -> str:
+    """Return the digest of a definition as the library has it.
+
+    Volatile parts are not left out, and of what varies with the machine any stands for all.
+    """
+    if "time zone" not in varies:
+        return identity(definition, instructions)
+    text = _TIME_ZONE.sub("'Etc/UTC'", json.dumps(definition, ensure_ascii=False))
+    return identity(json.loads(text), instructions)
 
 
-def _like(digests: dict[str, str], library: Sequence[LibraryServer]) -> LibraryServer | None:
+_Digests = Mapping[tuple[str, ...], Mapping[str, str]]
+"""Digests by what varies, and by the tool's name."""
+
+
+def _digests_of(listed: Admitted) -> _Digests:
+    definitions = {tool.card.tool: json.loads(tool.definition) for tool in listed.tools}
+    variants: tuple[tuple[str, ...], ...] = ((), ("time zone",))
+    return {
+        varies: {
+            name: library_digest(definition, listed.instructions, varies)
+            for name, definition in definitions.items()
+        }
+        for varies in variants
+    }
+
+
+def _like(digests: _Digests, library: Sequence[LibraryServer]) -> LibraryServer | None:
     """Return the server of the library that has most of these definitions; else the one that has
     most of their names, if these are enough.
     """
@@ -105,10 +134,11 @@ def _like(digests: dict[str, str], library: Sequence[LibraryServer]) -> LibraryS
     most = (0, 0)
     for server in library:
         readings = {reading.name: reading.sha256 for _, reading in server.tools()}
-        same_names = readings.keys() & digests.keys()
-        same_digests = sum(readings[name] == digests[name] for name in same_names)
-        is_whole = len(same_names) == len(readings) == len(digests)
-        has_enough_names = len(same_names) >= 2 and 2 * len(same_names) >= len(digests)
+        listed = digests[server.varies]
+        same_names = readings.keys() & listed.keys()
+        same_digests = sum(readings[name] == listed[name] for name in same_names)
+        is_whole = len(same_names) == len(readings) == len(listed)
+        has_enough_names = len(same_names) >= 2 and 2 * len(same_names) >= len(listed)
         if not (same_digests or is_whole or has_enough_names):
             continue
         if (same_digests, len(same_names)) > most:
