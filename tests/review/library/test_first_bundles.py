@@ -88,6 +88,18 @@ def test_a_tool_beyond_the_library_is_named_and_in_no_bundle(
     assert sorted(tools) == ["mail.burn", "mail.get_letter", "mail.send_letter"]
 
 
+def test_bundles_of_a_server_whose_definitions_vary_say_what_that_means_for_pins(
+    post_office: list[dict[str, Any]], short_library: tuple[LibraryServer, ...], listing: Listing
+) -> None:
+    varying = short_library[0].model_copy(update={"varies": ("time zone",)})
+    text = first_bundles(listing(post_office), (varying,), trusted=True).text
+    assert (
+        "# They hold this machine's time zone: where another machine's differs, its pins\n" in text
+    )
+    plain = first_bundles(listing(post_office), short_library, trusted=True).text
+    assert "time zone" not in plain
+
+
 def test_an_unknown_servers_tools_are_guessed_apart_and_marked(listing: Listing) -> None:
     definitions = [
         {"name": name, "description": "", "inputSchema": {"type": "object"}}
@@ -103,6 +115,16 @@ def test_an_unknown_servers_tools_are_guessed_apart_and_marked(listing: Listing)
     }
     assert first.text.startswith("# Guesses, since the library does not know the server 'mail'")
     assert "\"mail.delete_ticket\",  # guess: 'delete' in its name\n" in first.text
+
+
+def test_a_guessed_bundle_is_described_by_the_names_of_its_tools(listing: Listing) -> None:
+    names = ("list_todos", "getTodo", "get_todo", "x" * 41, *(f"show-{c}" for c in "abcde"))
+    definitions = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+    bundles = tomllib.loads(first_bundles(listing(definitions), (), trusted=False).text)["bundles"]
+    assert bundles["mail.read"]["description"] == (
+        "Look something up with mail: get todo, list todos, show a, show b, show c, show d."
+    )
+    assert bundles["mail.write"]["description"] == "Change something with mail, or add to it."
 
 
 def test_a_servers_text_ends_no_comment(listing: Listing) -> None:

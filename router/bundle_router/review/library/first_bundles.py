@@ -8,7 +8,8 @@ Rules:
 3. Tools that a recognised server has beyond the library are listed in a comment, and are in no
    bundle.
 4. The tools of a server that the library does not know are guessed, from the mildest kind; each
-   guess is marked, with its reason.
+   guess is marked, with its reason. A bundle's description names its first tools, in words, since
+   nothing else is known by which search could find it.
 5. Every bundle is behind meta-tools. Nothing here permits anything: policy rows do.
 """
 
@@ -20,7 +21,7 @@ from typing import Final
 
 from bundle_router.core.servers.admission.admitted import Admitted
 from bundle_router.core.values import EFFECTS, Effect
-from bundle_router.review.library.guesses import Guess, guess
+from bundle_router.review.library.guesses import Guess, guess, words_of_name
 from bundle_router.review.library.library_form import (
     KINDS,
     Kind,
@@ -32,11 +33,15 @@ from bundle_router.review.library.recognition import RecognisedTool, Recognition
 from bundle_router.review.toml_text import toml_string
 
 _GUESSED_DESCRIPTIONS: Final[dict[Kind, str]] = {
-    "read": "Look something up with the server {server}.",
-    "write": "Change something with the server {server}, or add to it.",
-    "risky": "Delete, send or spend something with the server {server}.",
-    "run": "Run commands, code or queries with the server {server}.",
+    "read": "Look something up with {server}",
+    "write": "Change something with {server}, or add to it",
+    "risky": "Delete, send or spend something with {server}",
+    "run": "Run commands, code or queries with {server}",
 }
+_NAMED_TOOLS: Final = 6
+"""Maximum tools that a guessed description names."""
+_NAME_CHARS: Final = 40
+"""Maximum characters of such a name: a longer one may be a text to whoever reads it."""
 _GUESSED_EFFECTS: Final[dict[Kind, tuple[Effect, ...]]] = {
     "read": ("read", "network"),
     "write": ("read", "write", "network"),
@@ -113,6 +118,10 @@ def _library_lines(name: str, recognition: Recognition, server: LibraryServer) -
     if read:
         yield f"# Bundles {label}: {server.source}."
         yield "# These definitions were read; who may have them is up to policy.toml."
+        if server.varies:
+            varies = ", ".join(server.varies)
+            yield f"# They hold this machine's {varies}: where another machine's differs, its pins"
+            yield f"# do not fit, unless [servers.{name}] has volatile paths for these texts."
         for kind in _kinds_of(row.kind for row in read):
             rows = [row for row in read if row.kind == kind]
             yield from _library_bundle(f"{name}.{kind}", name, server.bundles[kind], rows)
@@ -180,16 +189,25 @@ def _guessed_lines(name: str, guesses: Sequence[Guess]) -> Iterator[str]:
     yield f"# Guesses, since the library does not know the server {name!r}: by verbs, parameters,"
     yield "# hints. Read what each tool does, and move it; say in your words what a bundle is for."
     for kind in _kinds_of(row.kind for row in guesses):
+        rows = [row for row in guesses if row.kind == kind]
+        description = _guessed_description(kind, name, [row.tool for row in rows])
         yield f"[bundles.{toml_string(f'{name}.{kind}')}]"
-        yield f"description = {toml_string(_GUESSED_DESCRIPTIONS[kind].format(server=name))}"
+        yield f"description = {toml_string(description)}"
         yield "tools = ["
-        for row in guesses:
-            if row.kind == kind:
-                yield f"  {toml_string(f'{name}.{row.tool}')},  # guess: {row.reason}"
+        for row in rows:
+            yield f"  {toml_string(f'{name}.{row.tool}')},  # guess: {row.reason}"
         yield "]"
         yield f"effects = {_list(_GUESSED_EFFECTS[kind])}"
         yield 'mode = "meta"'
         yield ""
+
+
+def _guessed_description(kind: Kind, server: str, tools: Sequence[str]) -> str:
+    opening = _GUESSED_DESCRIPTIONS[kind].format(server=server)
+    short = [name for name in tools if len(name) <= _NAME_CHARS]
+    names = dict.fromkeys(" ".join(words_of_name(name)) for name in short)
+    first = [name for name in names if name][:_NAMED_TOOLS]
+    return f"{opening}: {', '.join(first)}." if first else f"{opening}."
 
 
 def _list(texts: Iterable[str]) -> str:

@@ -104,7 +104,7 @@ def strictest(evidence: Iterable[Evidence]) -> Evidence | None:
 
 def _of_name(name: str) -> Iterator[Evidence]:
     """Yield the kinds of the verbs in a name (rule 1)."""
-    words = _words_of_name(name)
+    words = words_of_name(name)
     verbs = [word for word in words if word in _KIND_OF_VERB]
     for verb in _certain_verbs(words[:1], verbs) or verbs:
         yield _KIND_OF_VERB[verb], f"{verb!r} in its name"
@@ -118,7 +118,7 @@ def _certain_verbs(first: list[str], verbs: list[str]) -> list[str]:
     return certain
 
 
-def _words_of_name(name: str) -> list[str]:
+def words_of_name(name: str) -> list[str]:
     """Return the words of `snake_case`, `kebab-case` and `camelCase`, in lower case."""
     spaced = _UPPER_UPPER.sub(r"\1 \2", _LOWER_UPPER.sub(r"\1 \2", name[:_NAME_CHARS]))
     return [word.lower() for word in _WORD.findall(spaced)]
@@ -169,7 +169,7 @@ def _of_parameter(name: str, schema: Mapping[str, Any]) -> Iterator[Evidence]:
     if lower in _FORCING_PARAMETERS:
         yield "risky", f"parameter {name!r}"
 
-    words = _words_of_name(name)
+    words = words_of_name(name)
     if schema.get("type") == "boolean":
         yield from _of_switch(name, words[:1])
     if lower in _ACTION_PARAMETERS or words[-1:] in (["action"], ["operation"]):
