@@ -115,6 +115,42 @@ def test_each_record_has_its_time_and_each_run_its_parent_and_sub_runs(reviewed:
     assert ", 1 record, opened " in shown.splitlines()[0]
 
 
+def test_calls_of_a_branch_stand_under_its_decision(reviewed: Any) -> None:
+    at = {
+        "runs": reviewed.folder / "runs",
+        "workspace": reviewed.folder,
+        "local": {"tickets": TOOLS},
+    }
+    with Router.open(reviewed.folder / "config", **at) as router:
+        ids = {}
+        for branch in ("left", "right"):
+            step = Step(run_id="r-2", workflow="w", role="r", step="look", branch=branch)
+            ids[branch] = router.route_sync(step).decision_id
+        for branch, number in (("right", 1), ("left", 2), ("right", 3)):
+            router.call_sync("r-2", "tickets.get_ticket", {"number": number}, decision=ids[branch])
+        router.call_sync("r-2", "tickets.close_ticket", {"number": 4}, decision=ids["left"])
+        below = Step(
+            run_id="r-2-sub",
+            workflow="w",
+            role="r",
+            step="s",
+            parent_run_id="r-2",
+            parent_decision_id=ids["left"],
+        )
+        router.route_sync(below)
+    shown = reviewed("runs", "show", "r-2").stdout
+    lines = shown.splitlines()
+    assert lines[2] == "first denial: record 8"
+    left, right = shown[shown.index("look (branch left)") :].split("look (branch right)")
+    assert "call tickets.get_ticket (branch left, decision 0)  → ok" in left
+    assert '{"number":2}' in left
+    assert "call tickets.close_ticket (branch left, decision 0)  → denied" in left
+    assert "↳ sub-run r-2-sub began at" in left
+    assert right.count("(branch right, decision 1)  → ok") == 2
+    assert '{"number":1}' in right
+    assert "sub-run" not in right
+
+
 def test_a_recorded_decision_is_found_by_the_name_of_its_step(reviewed: Any) -> None:
     at = {
         "runs": reviewed.folder / "runs",

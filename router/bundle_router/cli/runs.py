@@ -42,7 +42,7 @@ from bundle_router.cli.shared_arguments import (
     archive_of,
     config_folder,
 )
-from bundle_router.cli.timeline import show_records
+from bundle_router.cli.timeline import show_records, sub_run_entries
 from bundle_router.errors import ConfigError, CorruptRun, RequestError
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ def _show(arguments: argparse.Namespace) -> int:
         say(f"note: {torn.file} ends in {torn.bytes} bytes of an unfinished line")
     if summary.parent_run_id:
         say(f"sub-run of {summary.parent_run_id}: runs show {summary.parent_run_id}")
-    show_records(list(archive.values(run_id)), archive.sub_runs(run_id))
+    values = list(archive.values(run_id))
+    show_records(values, sub_run_entries(archive, run_id, values))
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
     return 0

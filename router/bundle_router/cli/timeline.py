@@ -5,7 +5,7 @@ results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
@@ -18,63 +18,149 @@ from bundle_router.core.records.call_records import (
     SubRunOpened,
 )
 from bundle_router.core.records.decision_record import DecisionRecord, policy_json
+from bundle_router.core.records.outline import (
+    Mark,
+    OutlineEntry,
+    OutlineStep,
+    first_marks,
+    outline,
+    record_entries,
+)
+from bundle_router.errors import CorruptRun, UnknownRun
 from bundle_router.review.sentences import exposure_line, selection_lines
 
 if TYPE_CHECKING:
-    from bundle_router.adapters.archive import RunSummary
+    from bundle_router.adapters.archive import RunArchive, RunSummary
+
+    Shown = Record | RunSummary
+    """What a timeline shows: a record of the run, or a run below it."""
 
 MAX_EXCERPT: Final = 600
 """Maximum characters of the text that an agent got instead of a result: the reason first, then the
 expected result.
 """
+_MARK_WORDS: Final[Mapping[Mark, str]] = {
+    "denied": "denial",
+    "failed": "failure",
+    "doubt": "doubt",
+}
 
 
-def show_records(records: Sequence[Record], sub_runs: Sequence[RunSummary] = ()) -> None:
-    """Print decisions, calls and passed-on requests with their times, and between them the sub-runs
-    that began. A call is listed at its end, or at its start if no end was recorded.
+def show_records(records: Sequence[Record], sub_runs: Iterable[OutlineEntry[Shown]] = ()) -> None:
+    """Print the steps of a run with their calls, and the sub-runs where they began.
+
+    A call stands under the decision it was made under, at its end, or at its start if no end was
+    recorded.
     """
-    waiting = list(sub_runs)
-    finished = {
-        record.call_id: record.seq for record in records if isinstance(record, CallFinished)
-    }
-    started = {record.call_id: record for record in records if isinstance(record, CallStarted)}
-    for record in records:
-        while waiting and waiting[0].opened and record.time and waiting[0].opened < record.time:
-            _show_sub_run(waiting.pop(0))
-        if isinstance(record, DecisionRecord):
-            _show_step(record)
-        elif isinstance(record, CallFinished):
-            _show_call(record, finished, started.get(record.call_id))
-        elif isinstance(record, RequestPassed):
-            _show_ended(record, f"{record.method} of {record.server}", record.arguments)
-        elif isinstance(record, SubRunOpened):
-            say(f"{record.seq:>6}  {_clock(record)}sub-run {record.sub_run_id} began")
-        elif record.call_id not in finished:
-            line = f"{_clock(record)}call {record.name}  → started, and no end was recorded"
-            say_whole(f"{record.seq:>6}  ", line, under=8)
-            say(excerpt("        with ", record.arguments))
-    for sub_run in waiting:
-        _show_sub_run(sub_run)
+    entries: list[OutlineEntry[Shown]] = [*record_entries(records), *sub_runs]
+    marks = first_marks(entries)
+    if marks:
+        say(" · ".join(f"first {_MARK_WORDS[mark]}: record {seq}" for mark, seq in marks.items()))
+    printer = _Printer(records)
+    for step in outline(entries):
+        printer.show(step)
 
 
-def _clock(record: Record) -> str:
+def sub_run_entries(
+    archive: RunArchive, run_id: str, records: Iterable[Record]
+) -> Iterator[OutlineEntry[Shown]]:
+    """Yield the runs directly below a run, and those further below that it has a record of."""
+    opened = {record.sub_run_id: record for record in records if isinstance(record, SubRunOpened)}
+    for sub_run in archive.sub_runs(run_id):
+        time, decision_id = _beginning_of(archive, sub_run)
+        record = opened.pop(sub_run.run_id, None)
+        if record is not None:
+            time = record.time
+        yield OutlineEntry("sub-run", sub_run, -1, time, decision_id)
+    for record in opened.values():
+        yield OutlineEntry("sub-run", record, record.seq, record.time)
+
+
+def _beginning_of(archive: RunArchive, sub_run: RunSummary) -> tuple[str, str]:
+    """Return when a sub-run was decided on first, and its parent's decision."""
+    try:
+        first = next(archive.decisions(sub_run.run_id), None)
+    except (UnknownRun, CorruptRun):  # pruned meanwhile; its own timeline says what is wrong
+        first = None
+    if first is None:
+        return sub_run.opened, ""
+    return first.time, first.parent_decision_id
+
+
+def _clock(time: str) -> str:
     """Return the time of day of a record (UTC), to the millisecond."""
-    return f"{record.time[11:23]}  " if record.time else ""
+    return f"{time[11:23]}  " if time else ""
 
 
-def _show_sub_run(run: RunSummary) -> None:
-    say(
-        f"        ↳ sub-run {run.run_id} began at {run.opened[11:19]} ({run.state}): runs show"
-        f" {run.run_id}"
-    )
+class _Printer:
+    """Prints the outlined steps of one run."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._finished: dict[str, int] = {}
+        self._started: dict[str, CallStarted] = {}
+        for record in records:
+            if isinstance(record, CallFinished):
+                self._finished[record.call_id] = record.seq
+            elif isinstance(record, CallStarted):
+                self._started[record.call_id] = record
+
+    def show(self, step: OutlineStep[Shown]) -> None:
+        branch = ""
+        if step.step is not None and isinstance(step.step.value, DecisionRecord):
+            decision = step.step.value
+            _show_step(decision)
+            if decision.branch:
+                branch = f" (branch {decision.branch}, decision {step.step.seq})"
+        for entry in step.below:
+            self._show_below(entry, branch)
+
+    def _show_below(self, entry: OutlineEntry[Shown], branch: str) -> None:
+        record = entry.value
+        if isinstance(record, CallFinished):
+            self._show_call(record, branch)
+        elif isinstance(record, RequestPassed):
+            what = f"{record.method} of {record.server}{branch}"
+            _show_ended(record, what, record.arguments)
+        elif isinstance(record, CallStarted):
+            line = f"call {record.name}{branch}  → started, and no end was recorded"
+            say_whole(f"{record.seq:>6}  ", _clock(record.time) + line, under=8)
+            say(excerpt("        with ", record.arguments))
+        elif isinstance(record, SubRunOpened):
+            run_id = record.sub_run_id
+            say(f"{record.seq:>6}  {_clock(record.time)}sub-run {run_id} began further below")
+        elif not isinstance(record, DecisionRecord):
+            _show_sub_run(record, entry.time)
+
+    def _show_call(self, record: CallFinished, branch: str) -> None:
+        again = ""
+        if record.cached_from:
+            source = self._finished.get(record.cached_from, record.cached_from)
+            again = f", the result of {source} again"
+        noticed = ""
+        if record.shaped is not None:
+            noticed = "".join(f" ({flag.replace('_', ' ')})" for flag in record.shaped.flags)
+        arguments = record.arguments
+        started = self._started.get(record.call_id)
+        if not arguments and started is not None:
+            arguments = started.arguments
+        _show_ended(record, f"call {record.name}{branch}", arguments, noticed, again)
+
+
+def _show_sub_run(run: RunSummary, began: str) -> None:
+    began_at = began[11:19]
+    say(f"        ↳ sub-run {run.run_id} began at {began_at} ({run.state}): runs show {run.run_id}")
 
 
 def _show_step(record: DecisionRecord) -> None:
     step = record.step
     decision = record.decision
     say()
+    branch = f" (branch {record.branch})" if record.branch else ""
     degraded = " (degraded)" if decision.degraded else ""
-    heading(f"{decision.seq:>4}  {_clock(record)}{address_of(step)}  ← {decision.source}{degraded}")
+    heading(
+        f"{decision.seq:>4}  {_clock(record.time)}{address_of(step)}{branch}  ←"
+        f" {decision.source}{degraded}"
+    )
     for name, text in _asked_rows(record):
         say(excerpt(f"      {name}: ", text))
     for line in (decision.justification, *selection_lines(decision.search, decision.model)):
@@ -92,8 +178,6 @@ def _show_step(record: DecisionRecord) -> None:
 def _asked_rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:
     """Yield the engine's fields of the step besides its address, if it set any."""
     step = record.step
-    if record.branch:
-        yield "branch", record.branch
     if step.goal:
         yield "goal", step.goal
     yield from (("constraint", constraint) for constraint in step.constraints)
@@ -108,20 +192,6 @@ def _asked_rows(record: DecisionRecord) -> Iterator[tuple[str, str]]:
         yield "labels", " ".join(f"{name}={step.labels[name]}" for name in sorted(step.labels))
 
 
-def _show_call(record: CallFinished, finished: dict[str, int], started: CallStarted | None) -> None:
-    again = ""
-    if record.cached_from:
-        source = finished.get(record.cached_from, record.cached_from)
-        again = f", the result of {source} again"
-    noticed = ""
-    if record.shaped is not None:
-        noticed = "".join(f" ({flag.replace('_', ' ')})" for flag in record.shaped.flags)
-    arguments = record.arguments
-    if not arguments and started is not None:
-        arguments = started.arguments
-    _show_ended(record, f"call {record.name}", arguments, noticed, again)
-
-
 def _show_ended(
     record: CallFinished | RequestPassed,
     what: str,
@@ -131,7 +201,7 @@ def _show_ended(
 ) -> None:
     code = f" {record.code}" if record.code not in ("", record.outcome) else ""
     line = (
-        f"{_clock(record)}{what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f}"
+        f"{_clock(record.time)}{what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f}"
         f" ms{again}"
     )
     say_whole(f"{record.seq:>6}  ", line, under=8)

@@ -296,6 +296,33 @@ def test_a_page_of_a_long_run_reads_its_part_alone(tmp_path: Path) -> None:
     found.close()
 
 
+def test_calls_of_branches_stand_under_their_decisions(tmp_path: Path) -> None:
+    made = Team()
+    ids = {
+        branch: made.step("r-1", "feature", "researcher", "look-up", branch, branch=branch)
+        for branch in ("left", "right")
+    }
+    for branch, path in (("right", "a"), ("left", "b"), ("right", "c")):
+        call = made.router.call_sync
+        call("r-1", "repo.read_file", {"path": path}, decision=ids[branch])
+    made.step("r-1-sub", "feature", "planner", "plan", "below", parent_run_id="r-1",
+              parent_decision_id=ids["left"])  # fmt: skip
+    made.step("r-1", "feature", "implementer", "implement", "after")
+    found = open_reader(write(made.runs, tmp_path), config=CONFIG)
+    client = TestClient(pages(found), base_url=BASE)
+    _, left, right, after = re.split(r'class="step" id="r\d+"', client.get("/runs/r-1").text)
+    assert re.findall(r"branch (\w+)", left) == ["left"]
+    assert re.findall("{&#34;path&#34;:&#34;(.)&#34;}", left) == ["b"]
+    assert "sub-run" in left
+    assert re.findall("{&#34;path&#34;:&#34;(.)&#34;}", right) == ["a", "c"]
+    assert "sub-run" not in right + after
+    late = client.get("/runs/r-1?from=5").text
+    assert "further calls of decision 0, on a page before" in late
+    assert "further calls of decision 1, on a page before" in late
+    assert re.findall(r'id="r(\d+)"', late) == ["5", "7", "8"]
+    found.close()
+
+
 # --- published ------------------------------------------------------------------------------------
 
 

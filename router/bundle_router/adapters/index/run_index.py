@@ -80,6 +80,7 @@ _SORTS: Final[Mapping[Sort, str]] = {
 _WORD: Final = re.compile(r"\w+", re.UNICODE)
 MAX_WORDS: Final = 16
 _RUN_COLUMNS: Final = ", ".join(name for name in COLUMNS["runs"])
+_SUB_RUN_COLUMNS: Final = ", ".join(f"r.{name}" for name in COLUMNS["runs"])
 
 
 class IndexPlace(Protocol):
@@ -309,11 +310,24 @@ class RunIndex:
             last = end - 1 if end is not None else max(seqs, default=-1)
             bundles = self._rows_between(connection, "bundles", run_id, start, last)
             artifacts = self._rows_between(connection, "artifacts", run_id, start, last)
+            earlier = self._rows(
+                connection,
+                f"select * from {PREFIX}decisions where run_id = :run_id and seq in (select"
+                f" decision_seq from {PREFIX}calls where run_id = :run_id and seq between :start"
+                " and :last and decision_seq < :start) order by seq",
+                run_id=run_id,
+                start=start,
+                last=last,
+            )
             subs = self._rows(
                 connection,
-                f"select {_RUN_COLUMNS} from {PREFIX}runs where parent_run_id = :run_id order by"
-                " began limit 200",
+                f"select {_SUB_RUN_COLUMNS} from {PREFIX}runs r left join {PREFIX}decisions d on"
+                " d.run_id = r.parent_run_id and d.decision_id = r.parent_decision_id where"
+                " r.parent_run_id = :run_id and (d.seq is null or d.seq between :start and :last)"
+                " order by r.began limit 200",
                 run_id=run_id,
+                start=start,
+                last=last,
             )
         return Timeline(
             tuple(row for row in decisions if row["seq"] <= last),
@@ -322,6 +336,7 @@ class RunIndex:
             by_seq(artifacts),
             tuple(run_of(row) for row in subs),
             end,
+            tuple(restore_types("decisions", row) for row in earlier),
         )
 
     def _part(

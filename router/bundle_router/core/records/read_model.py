@@ -264,7 +264,9 @@ class Stats:
 class Timeline:
     """A part of a run's records as rows of the index, in order.
 
-    `next_seq` is where the next part begins, if any.
+    `next_seq` is where the next part begins, if any. `earlier` are the decisions before it that its
+    calls were made under. `sub_runs` are those whose parent's decision is in the part, and those
+    that name none.
     """
 
     decisions: tuple[Mapping[str, Any], ...]
@@ -273,6 +275,7 @@ class Timeline:
     artifacts: Mapping[int, tuple[Mapping[str, Any], ...]]
     sub_runs: tuple[RunRow, ...]
     next_seq: int | None = None
+    earlier: tuple[Mapping[str, Any], ...] = ()
 
 
 def duration_text(ms: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import product
 from typing import Any, Final, Literal
@@ -16,6 +16,12 @@ from typing import Any, Final, Literal
 from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.catalog.step_address import address_json
 from bundle_router.core.decide.plans import Plans
+from bundle_router.core.records.outline import (
+    OutlineEntry,
+    call_row_entry,
+    outline,
+    step_row_entry,
+)
 from bundle_router.core.records.read_model import (
     FACETS,
     FILTERS,
@@ -553,49 +559,43 @@ class PageViews:
 
 
 def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
-    """Return a timeline as rows of its page: steps with their calls, and sub-runs where they
-    began.
+    """Return a part of a run as rows of its page: steps, each with its calls and sub-runs.
+
+    A step whose calls begin before the part is marked as `continued`; a nameless one has no `row`.
     """
-    rows: list[tuple[int, str, Any]] = [(row["seq"], "step", row) for row in part.decisions]
-    rows += [(row["seq"], "call", row) for row in part.calls]
-    rows.sort(key=lambda row: row[0])
-
-    steps: list[dict[str, Any]] = []
-    step_by_seq: dict[int, dict[str, Any]] = {}
-    sub_runs = _sub_runs_of(part, start)
-    for seq, kind, row in rows:
-        while sub_runs and sub_runs[0].began < (row["time"] or ""):
-            _last_step(steps)["below"].append({"kind": "run", "run": sub_runs.pop(0)})
-        if kind == "step":
-            bundles = part.bundles.get(seq, ())
-            step_by_seq[seq] = {"kind": "step", "row": row, "bundles": bundles, "below": []}
-            steps.append(step_by_seq[seq])
-        else:
-            artifacts = part.artifacts.get(seq, ())
-            step = step_by_seq.get(row["decision_seq"]) or _last_step(steps)
-            step["below"].append({"kind": "call", "row": row, "artifacts": artifacts})
-
-    if part.next_seq is None:
-        for sub_run in sub_runs:
-            _last_step(steps)["below"].append({"kind": "run", "run": sub_run})
-    return steps
+    entries: list[OutlineEntry[Any]] = [
+        *map(step_row_entry, part.decisions),
+        *map(call_row_entry, part.calls),
+        *_sub_run_entries(part, start),
+    ]
+    return [
+        {
+            "row": step.step.value if step.step is not None else None,
+            "continued": step.continued,
+            "bundles": part.bundles.get(step.step.seq, ()) if step.step is not None else (),
+            "below": [_below_item(entry, part) for entry in step.below],
+        }
+        for step in outline(entries, map(step_row_entry, part.earlier))
+    ]
 
 
-def _sub_runs_of(part: Timeline, start: int) -> list[Any]:
-    """Return the sub-runs that began within the part; all of them in the first, or an empty one."""
-    first_rows = [*part.decisions[:1], *part.calls[:1]]
-    if start == 0 or not first_rows:
-        return list(part.sub_runs)
-
-    first_time = first_rows[0]["time"] or ""
-    return [sub_run for sub_run in part.sub_runs if sub_run.began >= first_time]
+def _below_item(entry: OutlineEntry[Any], part: Timeline) -> dict[str, Any]:
+    if entry.kind == "sub-run":
+        return {"kind": "run", "run": entry.value}
+    artifacts = part.artifacts.get(entry.seq, ())
+    return {"kind": "call", "row": entry.value, "artifacts": artifacts}
 
 
-def _last_step(steps: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the open step; a nameless one if the page begins in the middle of a step."""
-    if not steps:
-        steps.append({"kind": "rest", "row": None, "bundles": (), "below": []})
-    return steps[-1]
+def _sub_run_entries(part: Timeline, start: int) -> Iterator[OutlineEntry[Any]]:
+    """Yield the sub-runs of the part: by their parent's decision, else by when they began."""
+    decision_ids = {row["decision_id"] for row in part.decisions}
+    times = sorted(row["time"] or "" for row in (*part.decisions, *part.calls))
+    for sub_run in part.sub_runs:
+        began = sub_run.began
+        is_before = start > 0 and bool(times) and began < times[0]
+        is_after = part.next_seq is not None and bool(times) and began >= times[-1]
+        if sub_run.parent_decision_id in decision_ids or not (is_before or is_after):
+            yield OutlineEntry("sub-run", sub_run, -1, began, sub_run.parent_decision_id)
 
 
 def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:

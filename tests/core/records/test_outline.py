@@ -1,0 +1,153 @@
+"""Which step a call and a sub-run stand under, for records as values and as rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from bundle_router import Step
+from bundle_router.core.catalog import Route
+from bundle_router.core.records.call_records import read_record
+from bundle_router.core.records.outline import (
+    Mark,
+    OutlineEntry,
+    OutlineStep,
+    call_row_entry,
+    first_marks,
+    mark_of_call,
+    outline,
+    record_entries,
+    step_row_entry,
+)
+from bundle_router.core.records.tables import RunRows
+from bundle_router.testing import fake_router, small_catalog
+from hypothesis import given
+from hypothesis import strategies as st
+
+Entry = OutlineEntry[str]
+
+
+def step(seq: int, decision_id: str, mark: Mark | None = None) -> Entry:
+    return OutlineEntry("step", decision_id, seq, f"t{seq:03}", decision_id, mark)
+
+
+def call(seq: int, decision_id: str = "", mark: Mark | None = None) -> Entry:
+    return OutlineEntry("call", f"call {seq}", seq, f"t{seq:03}", decision_id, mark)
+
+
+def sub_run(name: str, began: str, decision_id: str = "") -> Entry:
+    return OutlineEntry("sub-run", name, -1, began, decision_id)
+
+
+def drawn(steps: Sequence[OutlineStep[Any]]) -> list[tuple[Any, list[Any]]]:
+    return [(s.step.value if s.step else None, [e.value for e in s.below]) for s in steps]
+
+
+CASES: list[tuple[str, list[Entry], list[tuple[str | None, list[str]]]]] = [
+    ("nothing", [], []),
+    (
+        "branches side by side",
+        [step(0, "a"), step(1, "b"), call(2, "b"), call(3, "a"), call(4, "b")],
+        [("a", ["call 3"]), ("b", ["call 2", "call 4"])],
+    ),
+    (
+        "a call of a step that is over",
+        [step(0, "a"), call(1, "a"), step(2, "b"), call(3, "a")],
+        [("a", ["call 1", "call 3"]), ("b", [])],
+    ),
+    (
+        "calls that name no known decision",
+        [call(0), step(1, "a"), call(2), step(3, "b"), call(4, "lost")],
+        [(None, ["call 0"]), ("a", ["call 2"]), ("b", ["call 4"])],
+    ),
+    (
+        "a sub-run below the branch that began it",
+        [step(0, "a"), step(1, "b"), call(2, "a"), call(4, "a"), sub_run("s", "t003", "a")],
+        [("a", ["call 2", "s", "call 4"]), ("b", [])],
+    ),
+    (
+        "a sub-run that names no parent",
+        [step(0, "a"), step(2, "b"), sub_run("early", "t001"), sub_run("late", "t009")],
+        [("a", ["early"]), ("b", ["late"])],
+    ),
+    (
+        "records in any order",
+        [call(3, "a"), step(2, "b"), call(1, "a"), step(0, "a")],
+        [("a", ["call 1", "call 3"]), ("b", [])],
+    ),
+]
+
+
+@pytest.mark.parametrize(("entries", "expected"), [case[1:] for case in CASES], ids=lambda _: "")
+def test_each_call_stands_under_its_decision(
+    entries: list[Entry], expected: list[tuple[str | None, list[str]]]
+) -> None:
+    assert drawn(outline(entries)) == expected
+
+
+def test_a_part_of_a_run_names_the_earlier_step_whose_calls_it_goes_on_with() -> None:
+    steps = outline([step(7, "b"), call(8, "b"), call(9, "a")], earlier=[step(0, "a")])
+    assert drawn(steps) == [("a", ["call 9"]), ("b", ["call 8"])]
+    assert [each.continued for each in steps] == [True, False]
+
+
+ENTRIES = st.lists(
+    st.tuples(st.sampled_from(["step", "call", "sub-run"]), st.sampled_from(["", "a", "b", "c"]))
+)
+
+
+@given(ENTRIES)
+def test_everything_stands_in_the_outline_once(kinds: list[tuple[Any, str]]) -> None:
+    entries = [
+        OutlineEntry(kind, str(at), -1 if kind == "sub-run" else at, f"t{at:03}", decision_id)
+        for at, (kind, decision_id) in enumerate(kinds)
+    ]
+    found = [value for head, below in drawn(outline(entries)) for value in (head, *below)]
+    assert sorted(value for value in found if value is not None) == sorted(
+        entry.value for entry in entries
+    )
+
+
+def test_the_first_denial_failure_and_doubt_are_named() -> None:
+    entries = [step(0, "a"), call(5, "a", "failed"), step(3, "b", "doubt"), call(2, "a", "failed")]
+    assert first_marks(entries) == {"failed": 2, "doubt": 3}
+    assert list(first_marks([step(1, "a", "doubt"), call(2, "a", "denied")])) == ["denied", "doubt"]
+    outcomes = ("ok", None, "denied", "timeout", "tool_error")
+    assert [mark_of_call(outcome) for outcome in outcomes] == [
+        None,
+        None,
+        "denied",
+        "failed",
+        "failed",
+    ]
+
+
+def test_records_and_the_rows_of_tables_give_one_outline() -> None:
+    catalog = small_catalog({"notes": ["s.read"]}, routes=[Route("all", bundles=("notes",))])
+    with fake_router(catalog, results={"s.read": "text"}) as router:
+        ids = [
+            router.route_sync(
+                Step(run_id="r", workflow="w", role="r", step="s", branch=branch)
+            ).decision_id
+            for branch in ("left", "right")
+        ]
+        for decision_id in (ids[1], ids[0], ids[1]):
+            router.call_sync("r", "s.read", {}, decision=decision_id)
+        router.call_sync("r", "s.gone", {}, decision=ids[0])
+        records = router.fakes.records("r")
+
+    values = [value for record in records if (value := read_record(record)) is not None]
+    rows = RunRows("r")
+    made = [(table, row) for record in records for table, row in rows.of(record)]
+    of_rows = [
+        *(step_row_entry(row) for table, row in made if table == "decisions"),
+        *(call_row_entry(row) for table, row in made if table == "calls"),
+    ]
+
+    def numbers(steps: Sequence[OutlineStep[Any]]) -> list[tuple[int, list[int]]]:
+        return [(s.step.seq if s.step else -1, [e.seq for e in s.below]) for s in steps]
+
+    assert numbers(outline(record_entries(values))) == [(0, [5, 8]), (1, [3, 7])]
+    assert numbers(outline(of_rows)) == [(0, [5, 8]), (1, [3, 7])]
+    assert first_marks(record_entries(values)) == first_marks(of_rows) == {"denied": 8}
