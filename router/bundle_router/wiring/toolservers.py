@@ -27,6 +27,29 @@ AT_ONCE: Final = 16
 """Servers that a review asks at a time: of some hundred processes that start together many are
 late, and each of them may need 100 MB.
 """
+MAX_LAST_WORDS: Final = 300
+
+
+class _LastWords:
+    """Diagnostics that keep what each server's process wrote last before it ended: to who reviews
+    it, that is the reason, and it need not be looked for among the events.
+    """
+
+    def __init__(self, diagnostics: Diagnostics) -> None:
+        self._diagnostics = diagnostics
+        self._words: dict[str, str] = {}
+
+    def event(self, level: str, name: str, **fields: object) -> None:
+        words = fields.get("last_words")
+        if name == "server.ended" and words:
+            self._words[str(fields["server"])] = str(words)
+            level = "info"
+        self._diagnostics.event(level, name, **fields)
+
+    def last_words(self, server: str) -> str:
+        """Return the last line that a server wrote, at most `MAX_LAST_WORDS` characters."""
+        lines = self._words.get(server, "").strip().splitlines()
+        return lines[-1].strip()[-MAX_LAST_WORDS:] if lines else ""
 
 
 class PinnedServers:
@@ -104,16 +127,18 @@ def admitted_now(
     catalog: Catalog, servers: Sequence[Server], *, development: bool
 ) -> Iterator[tuple[Server, Admitted | str]]:
     """Yield what each server lists now, with its tokens counted where possible, or why there is no
-    list, in the order in which they answer. `AT_ONCE` are asked at a time. Starts processes (stdio)
-    only with `development`, and ends each once it has listed.
+    list, in the order in which they answer; of a process that ended, with what it wrote last.
+    `AT_ONCE` are asked at a time. Starts processes (stdio) only with `development`, and ends each
+    once it has listed.
     """
     from bundle_router.adapters.system import SystemClock, token_counter
     from bundle_router.core.servers.admission.admit import admit
+    from bundle_router.core.servers.admission.cleaning import reveal_line
     from bundle_router.core.servers.transport.tool_servers import Scope
     from bundle_router.errors import ToolFailure
 
     redactor = open_redactor(catalog)
-    diagnostics = open_diagnostics(catalog, redactor)
+    diagnostics = _LastWords(open_diagnostics(catalog, redactor))
     workspace = Path.cwd()
     sessions = PinnedServers(
         catalog, SystemClock(), diagnostics, redactor, development=development, workspace=workspace
@@ -122,15 +147,19 @@ def admitted_now(
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(server: Server) -> tuple[Server, Admitted | str]:
+        failed = ""
         async with places:
             try:  # a run of its own, whose processes end with it
                 listing = await sessions.definitions(
                     server.name, scope=Scope(server.name), fresh=True
                 )
             except ToolFailure as failure:
-                return server, failure.message
+                failed = failure.message
             finally:
                 await sessions.close_run(server.name)
+        if failed:
+            words = reveal_line(redactor.redact(diagnostics.last_words(server.name)))
+            return server, f"{failed}; it wrote: {words}" if words else failed
         admitted = admit(server, listing.tools, listing.instructions, count=count)
         return server, replace(admitted, begins_with_handshake=listing.begins_with_handshake)
 

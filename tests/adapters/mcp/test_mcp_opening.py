@@ -134,6 +134,36 @@ def test_that_a_server_takes_no_question_is_remembered_with_its_pins(
     assert "server/discover" not in asked(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("Traceback\\n  File x\\nImportError: no mcp\\n", "; it wrote: ImportError: no mcp"),
+        ("\\x1b[31mbad\\u202e", "; it wrote: \\u001b[31mbad\\u202e"),
+        (
+            "the key is ghp' + '_0123456789abcdefghijABCDEFGHIJ012345",
+            "; it wrote: the key is [redacted",
+        ),
+        ("x" * 400, "; it wrote: " + "x" * 300),
+        ("", ""),
+    ],
+)
+def test_a_review_of_a_server_that_ends_says_what_it_wrote_last(
+    written: str, said: str, project: Any
+) -> None:
+    code = f"import sys; sys.stderr.write('{written}'); sys.exit(3)"
+    args = json.dumps(["-c", code])
+    project.write(
+        f'transport = "stdio"\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n',
+        'tools = ["s.a"]',
+    )
+    catalog = load_catalog(project.config)
+    [(_, refusal)] = admitted_now(catalog, [catalog.servers["s"]], development=True)
+    assert isinstance(refusal, str)
+    ended = "server 's' gave no list of its tools: the server's process ended (status 3)"
+    assert refusal.startswith(ended + said)
+    assert len(refusal) <= len(ended + "; it wrote: ") + 300
+
+
 def test_a_server_that_was_renewed_since_its_review_is_asked_again(
     bench: Any, tmp_path: Path
 ) -> None:

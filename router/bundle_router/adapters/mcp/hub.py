@@ -170,7 +170,6 @@ class Hub:
         self._probes: dict[str, Probes] = {}
         self.begun_with_handshake: Collection[str] = ()
         """The servers that were known before not to take the question for their era."""
-        self._started: set[str] = set()
         self.errors: dict[str, str] = {}
         self._supervisor = ProcessSupervisor()
         self.guards = Guards(bounds, clock)
@@ -421,9 +420,6 @@ class Hub:
             raise refused_for
 
         def report(level: str, name: str, **fields: object) -> None:
-            if name == "server.started" and server.name not in self._started:
-                level = "warning"  # once: an operator should know what runs
-                self._started.add(server.name)
             self._diagnostics.event(level, name, server=server.name, **fields)
 
         era, capabilities = session_terms(server, scope)
