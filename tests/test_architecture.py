@@ -154,13 +154,13 @@ OWNERS = {
         "router/bundle_router/adapters/index/database.py",
         "router/bundle_router/adapters/index/filling.py",
         "router/bundle_router/adapters/index/counting.py",
-        "router/bundle_router/adapters/index/run_index.py",
     },
     "sqlalchemy": {
         "router/bundle_router/adapters/index/database.py",
         "router/bundle_router/adapters/index/filling.py",
         "router/bundle_router/adapters/index/counting.py",
-        "router/bundle_router/adapters/index/run_index.py",
+        "router/bundle_router/adapters/index/index_file.py",
+        "router/bundle_router/adapters/index/totals.py",
     },
     "psycopg": {
         "router/bundle_router/adapters/archive/database.py",

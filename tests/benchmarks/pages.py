@@ -71,7 +71,7 @@ def main() -> None:
         reader.refresh(now=True)
         print(f"a look that finds nothing new: {(time.perf_counter() - began) * 1000:.0f} ms")
         client = TestClient(pages(reader), base_url="http://127.0.0.1")
-        raw = sqlite3.connect(Path(folder) / "runs" / ".index.sqlite")
+        raw = sqlite3.connect(Path(folder) / "runs" / "index.sqlite")
         rows = (
             ("/runs", "select * from bundle_router_runs order by began desc limit 50"),
             ("/runs?workflow=bugfix&sort=took", "select * from bundle_router_runs where run_id in (select run_id from "

@@ -218,7 +218,7 @@ def test_runs_are_listed_by_what_they_hold_counted_and_searched(reviewed: Any) -
         in reviewed("runs", "prune", "--max-size", "9" * 400 + "GB", "--dry-run", code=3).stderr
     )
     reviewed("runs", "prune", "--max-size", "0B")
-    index = sqlite3.connect(reviewed.folder / "runs" / ".index.sqlite")
+    index = sqlite3.connect(reviewed.folder / "runs" / "index.sqlite")
     assert index.execute("select count(*) from bundle_router_texts").fetchone() == (0,), (
         "what is gone is forgotten"
     )

@@ -39,7 +39,7 @@ from bundle_router.review.search_habits import counted_habits
 from bundle_router.review.unrouted import unpickable_line, unrouted_line
 
 if TYPE_CHECKING:
-    from bundle_router.adapters.index import RunIndex
+    from bundle_router.adapters.index import RefreshResult, Report, RunIndex
     from bundle_router.core.records.read_model import RunRow, Tally
 
 _LISTED: Final = tuple(facet for facet in FACETS if facet != "mark")
@@ -147,24 +147,36 @@ def has_index(arguments: argparse.Namespace) -> bool:
 
 
 @contextmanager
-def index_of(arguments: argparse.Namespace) -> Iterator[RunIndex]:
-    """Yield the refreshed read model of the options' runs."""
+def reading_runs() -> Iterator[Report]:
+    """Show how many runs of how many were read, where standard error is a terminal.
+
+    Yields the function that sets both.
+    """
+    with progress("reading runs", 100) as advance:
+        yield lambda at, of: advance(100 * at // max(of, 1))
+
+
+@contextmanager
+def index_of(
+    arguments: argparse.Namespace,
+) -> Iterator[tuple[RunIndex, RefreshResult | None]]:
+    """Yield the read model of the options' runs, and what its refresh read; None if that failed."""
     from bundle_router.adapters.index import RunIndex, index_url
 
     archive = archive_of(arguments)
-    url = index_url(archive)
-    with closing(RunIndex(archive, url, report=lambda at, of: advance(100 * at // of))) as index:
-        with progress("reading runs", 100) as advance:
-            index.refresh(now=True)
-            if index.stale:
-                sys.stderr.write(visible(f"bundle-router: read as it was: {index.stale}") + "\n")
-        yield index
+    with reading_runs() as report, closing(RunIndex(archive, index_url(archive), report)) as index:
+        refreshed = index.refresh(now=True)
+        if index.notice:
+            sys.stderr.write(visible(f"bundle-router: {index.notice}") + "\n")
+        if index.stale:
+            sys.stderr.write(visible(f"bundle-router: read as it was: {index.stale}") + "\n")
+        yield index, refreshed
 
 
 def list_runs(arguments: argparse.Namespace) -> int:
     """Print the runs that match the options."""
     query = query_of(arguments)
-    with index_of(arguments) as index:
+    with index_of(arguments) as (index, _):
         page = index.runs(query, facets=arguments.json)
         if arguments.json:
             sources: Sequence[Tally] = []
@@ -255,7 +267,7 @@ def marks_of(run: RunRow) -> str:
 
 def show_stats(arguments: argparse.Namespace) -> int:
     """Print the totals of the runs that match the options."""
-    with index_of(arguments) as index:
+    with index_of(arguments) as (index, _):
         stats = index.stats(query_of(arguments))
     habits = counted_habits(stats.tables[SEARCHED])
     if arguments.json:
@@ -315,7 +327,7 @@ def _stat_cells(name: str, row: Tally) -> Sequence[object]:
 def show_hits(arguments: argparse.Namespace) -> int:
     """Print the places of the words."""
     words = " ".join(arguments.words)
-    with index_of(arguments) as index:
+    with index_of(arguments) as (index, _):
         hits = index.search(words, limit=max(1, min(arguments.limit, 2**31)))
     if arguments.json:
         print_json([asdict(hit) for hit in hits])

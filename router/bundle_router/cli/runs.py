@@ -32,6 +32,7 @@ from bundle_router.cli.run_lists import (
     has_index,
     index_of,
     list_runs,
+    reading_runs,
     show_hits,
     show_stats,
 )
@@ -43,7 +44,7 @@ from bundle_router.cli.shared_arguments import (
     config_folder,
 )
 from bundle_router.cli.timeline import show_records, sub_run_entries
-from bundle_router.errors import ConfigError, CorruptRun, RequestError
+from bundle_router.errors import ConfigError, CorruptRun, RequestError, StorageError
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import FolderHeads, RunArchive, VerifyReport
@@ -399,13 +400,10 @@ def _copy_runs(
 
 
 def _index(arguments: argparse.Namespace) -> int:
-    from bundle_router.adapters.index import index_runs, sqlite_url
-
-    archive = archive_of(arguments)
-    url = arguments.url or sqlite_url(arguments.runs)
-    built = index_runs(
-        archive, arguments.run_id or archive.run_ids(), url, named=bool(arguments.run_id)
-    )
+    if arguments.url or arguments.run_id:
+        built = _fill_index(arguments)
+    else:
+        built = _update_index(arguments)
     print_result(
         arguments,
         asdict(built),
@@ -413,6 +411,28 @@ def _index(arguments: argparse.Namespace) -> int:
         f" {counted(built.runs, 'run')} in {built.url}",
     )
     return _passed_over(built)
+
+
+def _update_index(arguments: argparse.Namespace) -> IndexBuild:
+    """Bring the index that lists and pages read up to date."""
+    with index_of(arguments) as (index, refreshed):
+        if refreshed is None:
+            raise StorageError(index.stale, kind="io_error")
+        return index.contents(refreshed)
+
+
+def _fill_index(arguments: argparse.Namespace) -> IndexBuild:
+    from bundle_router.adapters.index import index_runs, index_url
+
+    archive = archive_of(arguments)
+    with reading_runs() as report:
+        return index_runs(
+            archive,
+            arguments.run_id or archive.run_ids(),
+            arguments.url or index_url(archive),
+            named=bool(arguments.run_id),
+            report=report,
+        )
 
 
 def _publish(arguments: argparse.Namespace) -> int:

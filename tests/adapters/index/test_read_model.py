@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bundle_router.testing import fake_router, small_catalog
 from bundle_router.tool import Media, ToolOutput
 
 from tests.adapters.index.recorded_runs import RecordedRuns
+from tests.service.pages.sample_runs import team, write
 
 ROOT = Path(__file__).parents[3]
 
@@ -220,6 +222,67 @@ def test_overviews_count_the_chosen_runs_alone(index: RunIndex) -> None:
     assert every.by_day[0][:2] == ("2026-01-01", 3)
 
 
+def assert_kept_as_computed(index: RunIndex) -> None:
+    """The sums that are kept are those of all records, as they are computed over chosen runs."""
+    kept = index.stats(RunQuery())
+    computed = index.stats(RunQuery(since="2000-01-01"))
+    assert kept.over_time == computed.over_time
+    assert kept.by_day == computed.by_day
+    for name, rows in computed.tables.items():
+        assert [replace(row, amount=round(row.amount, 6)) for row in kept.tables[name]] == [
+            replace(row, amount=round(row.amount, 6)) for row in rows
+        ], name
+    assert replace(kept, tables={}, over_time=()) == replace(computed, tables={}, over_time=())
+    assert index.runs(RunQuery()).facets == index.runs(RunQuery(since="2000-01-01")).facets
+
+
+def test_what_is_kept_follows_runs_that_grow_are_replaced_and_go(
+    index: RunIndex, runs: RecordedRuns
+) -> None:
+    assert_kept_as_computed(index)
+    assert [(hour.time, hour.decisions, hour.calls, hour.denied) for hour in
+            index.stats(RunQuery()).over_time] == [
+        ("2026-01-01T01", 1, 1, 0), ("2026-01-01T02", 1, 1, 0), ("2026-01-01T03", 1, 2, 1)
+    ]  # fmt: skip
+
+    whole = runs.records["r-3"]
+    runs.records["r-3"] = whole[:2]
+    index.refresh(now=True)
+    assert index.stats(RunQuery()).tables["denials by tool"] == ()
+    assert_kept_as_computed(index)
+
+    runs.records["r-3"] = whole
+    del runs.records["r-1"]
+    index.refresh(now=True)
+    assert (index.stats(RunQuery()).runs, index.stats(RunQuery()).calls) == (2, 3)
+    assert [(row.name, row.count) for row in index.stats(RunQuery()).tables["calls by tool"]] == [
+        ("s.read", 2),
+        ("s.other", 1),
+    ]
+    assert_kept_as_computed(index)
+
+    runs.records.clear()
+    index.refresh(now=True)
+    assert index.stats(RunQuery()).over_time == ()
+    assert set(index.stats(RunQuery()).tables.values()) == {()}
+
+
+def test_days_are_told_apart_by_the_day_and_one_day_by_its_hours(tmp_path: Path) -> None:
+    write(team(days=3).runs, tmp_path)
+    index = RunIndex(Archive(tmp_path), "sqlite://", look_s=0)
+    index.refresh(now=True)
+    over_time = index.stats(RunQuery()).over_time
+    assert [period.time for period in over_time] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    assert sum(period.degraded for period in over_time) == 1
+    assert sum(period.doubted for period in over_time) == 0
+    first = over_time[0]
+    hours = index.stats(RunQuery(until="2026-01-01T24")).over_time
+    assert len(hours) > 1
+    assert sum(hour.decisions for hour in hours) == first.decisions
+    assert_kept_as_computed(index)
+    index.close()
+
+
 def test_a_refresh_reads_what_is_new_and_nothing_else(index: RunIndex, runs: RecordedRuns) -> None:
     runs.records["r-3"], rest = runs.records["r-3"][:2], runs.records["r-3"][2:]
     runs.records["r-2"] = runs.records["r-2"][:2]
@@ -324,7 +387,7 @@ def test_a_folder_is_indexed_beside_its_runs_and_tokens_are_known_by_tool(tmp_pa
     shown = small_run(tmp_path)
     archive = Archive(tmp_path / "runs")
     url = index_url(archive)
-    assert url.endswith("runs/.index.sqlite")
+    assert url.endswith("runs/index.sqlite")
     index = RunIndex(archive, url)
     index.refresh(now=True)
     tokens = {row.name: row.count for row in index.stats(RunQuery()).tables["tokens by tool"]}
@@ -333,7 +396,7 @@ def test_a_folder_is_indexed_beside_its_runs_and_tokens_are_known_by_tool(tmp_pa
         name: sum(t.tokens for t in active if t.name == name) for name in {t.name for t in active}
     }
     assert archive.run_ids() == ["r-1"]
-    assert (tmp_path / "runs" / ".index.sqlite").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "runs" / "index.sqlite").stat().st_mode & 0o777 == 0o600
     index.close()
 
 

@@ -1,17 +1,16 @@
-"""Totals of runs, computed in SQL from the rows of their records, for the changed runs only."""
+"""Counts of runs, computed in SQL from the rows of their records, for the changed runs only."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from bundle_router.adapters.index.database import PREFIX, tables
+from bundle_router.adapters.index.database import CHANGED, PREFIX, tables
 from bundle_router.core.records.read_model import NOBODY
 from bundle_router.core.values.words import GAP_CODES
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-_CHANGED: Final = f"(select run_id from {PREFIX}sources where dirty)"
 FAILED: Final = (
     "('tool_error','invalid_arguments','timeout','unavailable','busy','budget','cancelled',"
     "'unknown')"
@@ -60,14 +59,14 @@ _COUNTS: Final = (
     f"""update {PREFIX}bundles set calls = (select count(*) from {PREFIX}calls c where c.run_id =
         {PREFIX}bundles.run_id
         and c.decision_seq = {PREFIX}bundles.seq and c.bundle = {PREFIX}bundles.bundle
-        and c.kind = 'call' and coalesce(c.outcome, '') <> 'denied') where run_id in {_CHANGED}""",
+        and c.kind = 'call' and coalesce(c.outcome, '') <> 'denied') where run_id in {CHANGED}""",
     f"""update {PREFIX}decisions set calls = coalesce(found.calls, 0), used = coalesce(found.used,
         0) from (
         select d.run_id, d.seq, count(c.seq) as calls, count(distinct case when c.outcome in ('ok',
         'tool_error') then
         c.bundle end) as used from {PREFIX}decisions d left join {PREFIX}calls c on c.run_id =
         d.run_id
-        and c.decision_seq = d.seq and c.kind = 'call' where d.run_id in {_CHANGED} group by
+        and c.decision_seq = d.seq and c.kind = 'call' where d.run_id in {CHANGED} group by
         d.run_id, d.seq) as found
         where found.run_id = {PREFIX}decisions.run_id and found.seq = {PREFIX}decisions.seq""",
     # runs
@@ -75,7 +74,7 @@ _COUNTS: Final = (
         model_failures = 0,
         searches = 0, media = 0, labels = 0, tokens = 0, all_tokens = 0, cost_usd = 0, began =
         opened, ended = closed
-        where run_id in {_CHANGED}""",
+        where run_id in {CHANGED}""",
     f"""update {PREFIX}runs set decisions = found.decisions, degraded = found.degraded, tokens =
         found.tokens,
         model_failures = found.failures, all_tokens = found.all_tokens, cost_usd = found.cost,
@@ -85,7 +84,7 @@ _COUNTS: Final = (
         coalesce(sum(tokens), 0) as tokens, {_sum("model_failure is not null")} as failures,
         coalesce(sum(all_tokens), 0) as all_tokens, coalesce(sum(cost_usd), 0) as cost, min(time)
         as began,
-        max(time) as ended from {PREFIX}decisions where run_id in {_CHANGED} group by run_id) as
+        max(time) as ended from {PREFIX}decisions where run_id in {CHANGED} group by run_id) as
         found
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set calls = found.calls, denied = found.denied, failed = found.failed,
@@ -94,15 +93,15 @@ _COUNTS: Final = (
         then found.last else {PREFIX}runs.ended end from (select run_id, count(*) as calls,
         {_sum("outcome = 'denied'")} as denied, {_sum(f"outcome in {FAILED}")} as failed,
         {_sum(_SEARCH)} as searches,
-        max(time) as last from {PREFIX}calls where run_id in {_CHANGED} group by run_id) as found
+        max(time) as last from {PREFIX}calls where run_id in {CHANGED} group by run_id) as found
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set media = found.media from (select run_id, count(distinct sha256) as
         media
-        from {PREFIX}artifacts where {_MEDIA} and run_id in {_CHANGED} group by run_id) as found
+        from {PREFIX}artifacts where {_MEDIA} and run_id in {CHANGED} group by run_id) as found
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set labels = found.labels from (select run_id, count(distinct seq) as
         labels
-        from {PREFIX}labels where run_id in {_CHANGED} group by run_id) as found
+        from {PREFIX}labels where run_id in {CHANGED} group by run_id) as found
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set workflow = first.workflow, principal = first.principal,
         parent_run_id = coalesce({PREFIX}runs.parent_run_id, first.parent_run_id),
@@ -110,10 +109,10 @@ _COUNTS: Final = (
         d.principal, d.parent_run_id,
         d.parent_decision_id from {PREFIX}decisions d join (select run_id, min(seq) as seq from
         {PREFIX}decisions
-        where run_id in {_CHANGED} group by run_id) as f on f.run_id = d.run_id and f.seq = d.seq)
+        where run_id in {CHANGED} group by run_id) as f on f.run_id = d.run_id and f.seq = d.seq)
         as first
         where first.run_id = {PREFIX}runs.run_id""",
-    f"delete from {PREFIX}facets where run_id in {_CHANGED}",
+    f"delete from {PREFIX}facets where run_id in {CHANGED}",
 )
 
 _OF_DECISIONS: Final = {
@@ -151,27 +150,27 @@ def _facets() -> list[str]:
     into = f"insert into {PREFIX}facets (run_id, facet, value, count)"
     statements = [
         f"{into} select run_id, '{facet}', {column}, count(*) from {PREFIX}decisions where run_id"
-        f" in {_CHANGED} and {column} <> '' group by run_id, {column}"
+        f" in {CHANGED} and {column} <> '' group by run_id, {column}"
         for facet, column in _OF_DECISIONS.items()
     ]
     statements += [
         f"{into} select run_id, '{facet}', {column}, count(*) from {PREFIX}calls where run_id in"
-        f" {_CHANGED} and kind = 'call' and {column} <> '' group by run_id, {column}"
+        f" {CHANGED} and kind = 'call' and {column} <> '' group by run_id, {column}"
         for facet, column in _OF_CALLS.items()
     ]
     statements += [
         (
             f"{into} select run_id, 'bundle', bundle, count(*) from {PREFIX}bundles where run_id in"
-            f" {_CHANGED} and shown and bundle <> '' group by run_id, bundle"
+            f" {CHANGED} and shown and bundle <> '' group by run_id, bundle"
         ),
         (
             f"{into} select run_id, 'missing', rtrim(server || '.' || tool, '.'), count(*) from"
-            f" {PREFIX}calls where run_id in {_CHANGED} and outcome = 'denied' and code in"
+            f" {PREFIX}calls where run_id in {CHANGED} and outcome = 'denied' and code in"
             f" {(*GAP_CODES, 'unknown_bundle')} group by run_id, server, tool"
         ),
     ]
     statements += [
-        f"{into} select run_id, 'mark', '{mark}', 1 from {PREFIX}runs where run_id in {_CHANGED}"
+        f"{into} select run_id, 'mark', '{mark}', 1 from {PREFIX}runs where run_id in {CHANGED}"
         f" and {condition}"
         for mark, condition in _MARKS.items()
     ]
@@ -179,13 +178,12 @@ def _facets() -> list[str]:
 
 
 def count_runs(connection: Connection) -> None:
-    """Compute the totals, bundle usage and facets of the changed (`dirty`) runs."""
+    """Compute the counts, bundle usage and facets of the changed (`dirty`) runs."""
     from sqlmodel import text
 
     for statement in (*_COUNTS, *_facets()):
         connection.execute(text(statement))
     _set_durations(connection)
-    connection.execute(text(f"update {PREFIX}sources set dirty = false where dirty"))
 
 
 def _set_durations(connection: Connection) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -32,6 +32,10 @@ META: Final = "bundle_router_index"
 WRITES: Final = "bundle_router_writes"
 TEXTS: Final = PREFIX + "texts"
 SEARCH: Final = PREFIX + "search"
+CHANGED: Final = f"(select run_id from {PREFIX}sources where dirty)"
+"""SQL: the runs whose totals have to be computed."""
+BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""SQLite's codes for a file that is no usable database."""
 
 _DERIVED: Final[dict[str, dict[str, Kind]]] = {
     "facets": {"run_id": "text", "facet": "text", "value": "text", "count": "integer"},
@@ -42,13 +46,44 @@ _DERIVED: Final[dict[str, dict[str, Kind]]] = {
         "rest": "text",
         "positions": "text",
         "head": "text",
+        "problems": "text",
         "dirty": "boolean",
     },
+    "totals": {
+        "measure": "text",
+        "name": "text",
+        "detail": "text",
+        "n": "integer",
+        "amount": "real",
+        "extra": "integer",
+    },
+    "hours": {
+        "hour": "text",
+        "source": "text",
+        "decisions": "integer",
+        "tokens": "integer",
+        "all_tokens": "integer",
+        "degraded": "integer",
+        "doubted": "integer",
+        "cost_usd": "real",
+        "calls": "integer",
+        "denied": "integer",
+        "failed": "integer",
+    },
 }
-"""Tables besides those of `COLUMNS`: the facet values to filter runs by, and how far each run was
-read.
+"""Tables besides those of `COLUMNS`: the facet values to filter runs by, how far each run was read,
+and what all runs come to (see `totals`).
 """
-_DERIVED_KEYS: Final = {"facets": ("run_id", "facet", "value"), "sources": ("run_id",)}
+_DERIVED_KEYS: Final = {
+    "facets": ("run_id", "facet", "value"),
+    "sources": ("run_id",),
+    "totals": ("measure", "name", "detail"),
+    "hours": ("hour", "source"),
+}
+_BY_KEY: Final = ("facets", "totals", "hours")
+"""Tables that SQLite keeps in the order of their keys."""
+OF_NO_RUN: Final = frozenset((META, "exposures", "totals", "hours"))
+"""Tables whose rows are not those of one run."""
 _INDEXES: Final = (
     ("facets", "facet, value, run_id"),
     ("runs", "began"),
@@ -58,8 +93,12 @@ _INDEXES: Final = (
     ("calls", "run_id, decision_id"),
     ("calls", "run_id, decision_seq"),
     ("calls", "tool"),
+    ("calls", "time"),
+    ("calls", "elapsed_ms"),
     ("artifacts", "sha256"),
+    ("sources where dirty", "run_id"),
 )
+"""Tables, with a condition where only some rows are meant, and the columns."""
 _FULL_TEXT: Final = (
     (
         f"create table if not exists {TEXTS} (id integer primary key, run_id text, seq integer,"
@@ -107,11 +146,6 @@ table once.
 _MAKING: Final = threading.Lock()
 
 
-def sqlite_url(runs: str | Path) -> str:
-    """Return the default URL of the index of a runs folder."""
-    return f"sqlite:///{Path(runs).absolute() / 'index.sqlite'}"
-
-
 def tables() -> dict[str, Any]:
     """Return the SQLModel classes by table name (with `META`), created once: SQLModel is imported
     on first use.
@@ -155,7 +189,7 @@ def _make_table(table: str, columns: Any, keys: frozenset[str]) -> Any:
         },
         "__module__": __name__,
         "__tablename__": PREFIX + table,
-        "__table_args__": {"sqlite_with_rowid": False} if table == "facets" else {},
+        "__table_args__": {"sqlite_with_rowid": False} if table in _BY_KEY else {},
         "__doc__": f"A row of {table} (see bundle_router.core.records.tables).",
         **fields,
     }
@@ -234,24 +268,51 @@ def _make_private(path: str) -> None:
         raise storage_error(f"the index {path} can't be written", error) from None
 
 
+class BrokenIndex(StorageError):
+    """The index's file is no usable database: it can be moved aside, since it is a cache."""
+
+
 @contextmanager
 def translate_errors(doing: str) -> Iterator[None]:
-    """Turn a database error into a StorageError that names the failed operation."""
+    """Turn a database error into a StorageError that names the failed operation.
+
+    Raises BrokenIndex for a file that is no usable database.
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        yield
+        with translate_read_errors(doing):
+            yield
     except SQLAlchemyError as error:
-        # The error's text may quote the URL, so only the driver's first line is passed on.
-        cause = str(getattr(error, "orig", None) or type(error).__name__).splitlines()[0]
-        raise StorageError(
-            f"the index can't be {doing}: {cause}",
+        # The error's text may quote the URL, so only the driver's own error is passed on.
+        cause = getattr(error, "orig", None)
+        raise _unusable(doing, cause, str(cause or type(error).__name__)) from None
+
+
+@contextmanager
+def translate_read_errors(doing: str) -> Iterator[None]:
+    """As `translate_errors`, for connections of the standard library."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _unusable(doing, error, str(error)) from None
+
+
+def _unusable(doing: str, cause: object, words: str) -> StorageError:
+    message = f"the index can't be {doing}: {words.splitlines()[0]}"
+    if getattr(cause, "sqlite_errorcode", 0) & 0xFF in BROKEN:
+        return BrokenIndex(
+            message,
             kind="io_error",
-            advice=(
-                "check that the database is there, has space, and that nobody else is writing the"
-                " index"
-            ),
-        ) from None
+            advice="delete it: it is a cache of the runs, and is made anew",
+        )
+    return StorageError(
+        message,
+        kind="io_error",
+        advice=(
+            "check that the database is there, has space, and that nobody else is writing the index"
+        ),
+    )
 
 
 def prepare(connection: Connection, *, named: bool) -> None:
@@ -326,10 +387,12 @@ def _make_the_rest(connection: Connection) -> None:
     """Create the indexes and, in SQLite, the full-text search."""
     from sqlmodel import text
 
-    for table, columns in _INDEXES:
+    for rows, columns in _INDEXES:
+        table, _, condition = rows.partition(" where ")
         name = f"{PREFIX}{table}_{columns.split(',')[-1].strip()}_{len(columns)}"
+        only = f" where {condition}" if condition else ""
         connection.execute(
-            text(f"create index if not exists {name} on {PREFIX}{table} ({columns})")
+            text(f"create index if not exists {name} on {PREFIX}{table} ({columns}){only}")
         )
     if connection.dialect.name == "sqlite":
         for statement in _FULL_TEXT:

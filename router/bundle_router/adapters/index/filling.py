@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bundle_router.adapters.index.changes import Source, find_changes
 from bundle_router.adapters.index.counting import count_runs
 from bundle_router.adapters.index.database import (
     BATCH,
-    META,
+    OF_NO_RUN,
+    PREFIX,
     TEXTS,
     has_current_tables,
     insert_rows,
@@ -22,6 +24,7 @@ from bundle_router.adapters.index.database import (
     writing,
 )
 from bundle_router.adapters.index.exposures import Exposures, IndexedRuns
+from bundle_router.adapters.index.totals import add, subtract
 from bundle_router.core.records.call_records import read_record
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.tables import COLUMNS, Row, RunRows, Table, run_row
@@ -30,6 +33,16 @@ from bundle_router.errors import CorruptRun, StorageError, UnknownRun
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
+COUNTS: Final = (
+    f"select (select count(*) from {PREFIX}runs) as runs, (select count(*) from {PREFIX}decisions)"
+    f" as decisions, (select count(*) from {PREFIX}calls) as calls"
+)
+PROBLEMS: Final = (
+    f"select run_id, problems from {PREFIX}sources where problems <> '[]' order by run_id"
+)
+"""The problems that were met when runs were read, as JSON lists."""
+Report = Callable[[int, int], None]
+"""Is told the number of changed runs read so far, and of all."""
 RUNS_AT_ONCE: Final = 200
 """Runs per transaction of a refresh."""
 MAX_TEXT: Final = 20_000
@@ -54,137 +67,149 @@ class IndexBuild:
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """Result of a refresh: the runs read, and the runs gone."""
+    """Result of a refresh."""
 
     changed: tuple[str, ...]
+    """The runs that were read, since their files had changed."""
     gone: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """How far a run was read: its stamp at that time, the position in each file, and the hash of
-    the last record.
-    """
-
-    length: int = 0
-    records: str = ""
-    rest: str = ""
-    positions: Mapping[str, int] = field(default_factory=dict)
-    head: str = ""
+    """The runs whose rows were deleted, since they are no longer there."""
+    lost: tuple[str, ...] = ()
+    """Runs that were deleted while they were read."""
 
 
 def index_runs(
-    archive: IndexedRuns, run_ids: Iterable[str], url: str, *, named: bool = False
+    archive: IndexedRuns,
+    run_ids: Iterable[str],
+    url: str,
+    *,
+    named: bool = False,
+    report: Report | None = None,
 ) -> IndexBuild:
-    """Fill the index with whole runs of an archive.
+    """Fill the index with runs of an archive.
 
-    `named`: keep the rows of other runs; else drop them.
+    `named`: read these runs anew and keep the rows of other runs; else bring the index up to date,
+    so that it has the given runs alone.
 
-    A broken run becomes a row with the reason. Raises RequestError for an unusable URL, for foreign
-    tables with our names, and for `named` runs in an index of another version; StorageError if the
-    database can't be reached or written.
+    A broken run becomes a row with the reason. `report` is called as by `refresh`. Raises
+    RequestError for an unusable URL, for foreign tables with our names, and for `named` runs in an
+    index of another version; StorageError if the database can't be reached or written.
     """
+    from sqlmodel import text
+
     engine = open_engine(url)
-    deleted: tuple[str, ...] = ()
+    shown_url = engine.url.render_as_string(hide_password=True)
     try:
-        with translate_errors("written"), writing(engine) as connection:
-            prepare(connection, named=named)
-            filling = _Filling(connection, archive)
-            stamps = archive.stamps()
-            for run_id in run_ids:
-                if named:
-                    forget_run(connection, run_id)
-                try:
-                    filling.take_new(run_id, None, stamps.get(run_id, RunStamp(0, "", "")))
-                except UnknownRun:
-                    if named:
-                        raise
-                    filling.drop(run_id)
-                    deleted = (*deleted, run_id)
-            filling.end()
+        if named:
+            return _index_named(archive, list(run_ids), engine, shown_url)
+        stamps = archive.stamps()
+        wanted = list(run_ids)
+        chosen = {run_id: stamps[run_id] for run_id in wanted if run_id in stamps}
+        refreshed = refresh(archive, engine, report, chosen)
+        deleted = (*(id_ for id_ in wanted if id_ not in stamps), *refreshed.lost)
+        with translate_errors("read"), engine.connect() as connection:
+            counts = connection.execute(text(COUNTS)).mappings().one()
+            problems = connection.execute(text(PROBLEMS)).mappings().all()
+            return build_of(shown_url, counts, problems, deleted)
     finally:
         engine.dispose()
-    shown_url = engine.url.render_as_string(hide_password=True)
+
+
+def _index_named(
+    archive: IndexedRuns, run_ids: list[str], engine: Engine, shown_url: str
+) -> IndexBuild:
+    exposures = Exposures(archive)
+    with translate_errors("written"), writing(engine) as connection:
+        prepare(connection, named=True)
+        stamps = archive.stamps()
+        subtract(connection, run_ids)
+        filling = _Filling(connection, archive, exposures)
+        for run_id in run_ids:
+            forget_run(connection, run_id)
+            filling.take_new(run_id, None, stamps.get(run_id, RunStamp(0, "", "")))
+        filling.end()
     counts = filling.counts
-    problems = filling.problems
     return IndexBuild(
-        shown_url,
-        filling.runs,
-        counts["decisions"],
-        counts["calls"],
-        (*problems, *filling.exposures.problems),
-        deleted,
+        shown_url, filling.runs, counts["decisions"], counts["calls"], tuple(filling.problems)
+    )
+
+
+def build_of(
+    url: str,
+    counts: Mapping[Any, Any],
+    problems: Iterable[Mapping[Any, Any]],
+    deleted: tuple[str, ...],
+) -> IndexBuild:
+    """Return what an index holds, from the rows of `COUNTS` and `PROBLEMS`."""
+    found = [(row["run_id"], why) for row in problems for why in json.loads(row["problems"])]
+    return IndexBuild(
+        url, counts["runs"], counts["decisions"], counts["calls"], tuple(found), deleted
     )
 
 
 def refresh(
-    archive: IndexedRuns, engine: Engine, report: Callable[[int, int], None]
+    archive: IndexedRuns,
+    engine: Engine,
+    report: Report | None = None,
+    stamps: Mapping[str, RunStamp] | None = None,
 ) -> RefreshResult:
-    """Bring the index up to date with a `RunArchive`: read new records, delete the rows of deleted
+    """Bring the index up to date with an archive: read new records, delete the rows of deleted
     runs.
 
-    `report` is called with the number of changed runs read so far, and of all. Raises RequestError,
-    StorageError.
+    `report` is called with the number of changed runs read so far, and of all. `stamps` are those
+    of the runs that the index is to hold (default: all). Raises RequestError, StorageError.
     """
+    if stamps is None:
+        stamps = archive.stamps()
+    exposures = Exposures(archive)
+    lost: list[str] = []
     with translate_errors("brought up to date"):
         with writing(engine) as connection:
             if not has_current_tables(connection):
                 prepare(connection, named=False)
-            known_stamps = _sources(connection)
-            stamps = archive.stamps()
-            deleted = tuple(sorted(known_stamps.keys() - stamps.keys()))
-            for run_id in deleted:
-                forget_run(connection, run_id)
-            unsettled = _unsettled_runs(connection)
-        changed = [
-            id_
-            for id_, stamp in stamps.items()
-            if id_ in unsettled or _is_other(known_stamps.get(id_), stamp)
-        ]
-        report(0, len(changed))
+            known = _sources(connection)
+            changes = find_changes(archive, stamps, known, _open_runs(connection))
+        changed = changes.to_read
+        if report is not None:
+            report(0, len(changed))
         for start in range(0, len(changed), RUNS_AT_ONCE):
             part = changed[start : start + RUNS_AT_ONCE]
             with writing(engine) as connection:
-                filling = _Filling(connection, archive)
+                subtract(connection, part)
+                filling = _Filling(connection, archive, exposures)
                 for run_id in part:
                     try:
-                        filling.take_new(run_id, known_stamps.get(run_id), stamps[run_id])
+                        filling.take_new(run_id, known.get(run_id), stamps[run_id])
                     except UnknownRun:  # pruned meanwhile
                         filling.drop(run_id)
+                        lost.append(run_id)
                 filling.end()
-            report(start + len(part), len(changed))
-    return RefreshResult(
-        tuple(id_ for id_ in changed if _is_other(known_stamps.get(id_), stamps[id_])), deleted
-    )
+            if report is not None:
+                report(start + len(part), len(changed))
+        if changes.gone:
+            with writing(engine) as connection:
+                subtract(connection, changes.gone)
+                for run_id in changes.gone:
+                    forget_run(connection, run_id)
+    return RefreshResult(changes.changed, changes.gone, tuple(lost))
 
 
-def _is_other(source: _Source | None, stamp: RunStamp) -> bool:
-    return source is None or (source.length, source.records, source.rest) != (
-        stamp.length,
-        stamp.records,
-        stamp.rest,
-    )
-
-
-def _sources(connection: Connection) -> dict[str, _Source]:
+def _sources(connection: Connection) -> dict[str, Source]:
     table = tables()["sources"].__table__
     return {
-        row.run_id: _Source(row.length, row.records, row.rest, json.loads(row.positions), row.head)
+        row.run_id: Source(row.length, row.records, row.rest, row.positions, row.head)
         for row in connection.execute(table.select())
     }
 
 
-def _unsettled_runs(connection: Connection) -> set[str]:
-    """Return the runs whose state may change without a change of their files: their writers may
-    end.
-    """
+def _open_runs(connection: Connection) -> set[str]:
     table = tables()["runs"].__table__
-    return {row.run_id for row in connection.execute(table.select().where(table.c.state == "open"))}
+    open_ones = table.select().with_only_columns(table.c.run_id).where(table.c.state == "open")
+    return {row.run_id for row in connection.execute(open_ones)}
 
 
 def forget_run(connection: Connection, run_id: str, *only: str) -> None:
     """Delete the rows of a run, in all tables or in the named ones."""
-    for name in only or tables().keys() - {META, "exposures"}:
+    for name in only or tables().keys() - OF_NO_RUN:
         of = tables()[name].__table__
         connection.execute(of.delete().where(of.c.run_id == run_id))
     if not only and connection.dialect.name == "sqlite":
@@ -196,17 +221,17 @@ def forget_run(connection: Connection, run_id: str, *only: str) -> None:
 class _Filling:
     """Adds runs to an index within one transaction."""
 
-    def __init__(self, connection: Connection, archive: IndexedRuns) -> None:
+    def __init__(self, connection: Connection, archive: IndexedRuns, exposures: Exposures) -> None:
         self._connection = connection
         self._archive = archive
-        self.exposures = Exposures(archive)
+        self._exposures = exposures
         self._waiting: dict[str, list[Row]] = {}
         self._with_search = connection.dialect.name == "sqlite"
         self.counts: dict[Table, int] = dict.fromkeys(COLUMNS, 0)
         self.runs = 0
         self.problems: list[tuple[str, str]] = []
 
-    def take_new(self, run_id: str, source: _Source | None, stamp: RunStamp) -> None:
+    def take_new(self, run_id: str, source: Source | None, stamp: RunStamp) -> None:
         """Read the new records of a run; all records if the run did not merely grow."""
         with suppress(
             CorruptRun, StorageError, UnknownRun
@@ -222,18 +247,18 @@ class _Filling:
                 return
         if source is not None:
             forget_run(self._connection, run_id)
-        self._take(run_id, _Source(), stamp, RunRows(run_id))
+        self._take(run_id, Source(), stamp, RunRows(run_id))
 
     def drop(self, run_id: str) -> None:
         """Delete a run's rows, with those waiting to be written."""
         self._flush()
         forget_run(self._connection, run_id)
 
-    def _goes_on(self, run_id: str, source: _Source) -> bool:
+    def _goes_on(self, run_id: str, source: Source) -> bool:
         """Return whether the first new record continues the chain after the last record that was
         read.
         """
-        first = next(self._archive.records_after(run_id, dict(source.positions)), None)
+        first = next(self._archive.records_after(run_id, source.file_positions()), None)
         return first is None or first.get("prev") == source.head
 
     def _known_rows(self, run_id: str) -> RunRows:
@@ -260,10 +285,12 @@ class _Filling:
         rows.resume_calls(unfinished_calls)
         return rows
 
-    def _take(self, run_id: str, source: _Source, stamp: RunStamp, rows: RunRows) -> None:
-        positions = dict(source.positions)
+    def _take(self, run_id: str, source: Source, stamp: RunStamp, rows: RunRows) -> None:
+        positions = source.file_positions()
         head = source.head
         problem = ""
+        earlier = len(self._exposures.problems)
+        problems: list[str] = []
         try:
             for record in self._archive.records_after(run_id, positions):
                 head = str(record.get("hash", ""))
@@ -281,20 +308,22 @@ class _Filling:
             if isinstance(error, StorageError) and error.kind == "unreachable":
                 raise
             problem = error.message
-            self.problems.append((run_id, problem))
+            problems.append(problem)
             self.drop(run_id)
             positions = {}
             head = ""
             rows = RunRows(run_id)
         for table, row in rows.unfinished_calls():
             self._add(run_id, table, row)
-        self._add_labels(run_id, rows)
+        problems += self._add_labels(run_id, rows)
+        problems += [why for _, why in self._exposures.problems[earlier:]]
         self._set_run(run_id, problem)
-        self._set_source(run_id, stamp, positions, head)
+        self._set_source(run_id, stamp, positions, head, problems)
+        self.problems += [(run_id, why) for why in problems]
         self.runs += 1
 
     def _exposure(self, run_id: str, record: Mapping[str, Any]) -> str | None:
-        digest, fresh = self.exposures.of(run_id, record)
+        digest, fresh = self._exposures.of(run_id, record)
         self._waiting.setdefault("exposures", []).extend(fresh)
         return digest
 
@@ -312,17 +341,18 @@ class _Filling:
             text = {"run_id": run_id, "seq": row["seq"], "field": of, "text": content[:MAX_TEXT]}
             self._waiting.setdefault(TEXTS, []).append(text)
 
-    def _add_labels(self, run_id: str, rows: RunRows) -> None:
+    def _add_labels(self, run_id: str, rows: RunRows) -> list[str]:
+        """Add the reviewers' labels; return why that is impossible, if it is."""
         try:
             labels = self._archive.labels(run_id)
         except (CorruptRun, StorageError) as error:
-            self.problems.append((run_id, error.message))
-            return
+            return [error.message]
         position = 0
         for label in labels:
             for table, row in rows.label(position, label.model_dump(mode="json")):
                 self._add(run_id, table, row)
                 position += 1
+        return []
 
     def _set_run(self, run_id: str, problem: str) -> None:
         summary = self._archive.summary(run_id)
@@ -343,7 +373,12 @@ class _Filling:
         self._waiting.setdefault("runs", []).append(run_row(stated))
 
     def _set_source(
-        self, run_id: str, stamp: RunStamp, positions: Mapping[str, int], head: str
+        self,
+        run_id: str,
+        stamp: RunStamp,
+        positions: Mapping[str, int],
+        head: str,
+        problems: list[str],
     ) -> None:
         row = {
             "run_id": run_id,
@@ -352,6 +387,7 @@ class _Filling:
             "rest": stamp.rest,
         }
         row |= {"positions": json.dumps(positions), "head": head, "dirty": True}
+        row["problems"] = json.dumps(problems)
         self._waiting.setdefault("sources", []).append(row)
 
     def _flush(self) -> None:
@@ -369,9 +405,13 @@ class _Filling:
             self._connection.execute(text(insert), words)
 
     def end(self) -> None:
-        """Write the waiting rows, and compute the totals of the changed runs."""
+        """Write the waiting rows, and compute what the changed runs come to."""
+        from sqlmodel import text
+
         self._flush()
         count_runs(self._connection)
+        add(self._connection)
+        self._connection.execute(text(f"update {PREFIX}sources set dirty = false where dirty"))
 
 
 def _texts_of(table: Table, row: Row) -> Iterator[tuple[str, str]]:

@@ -10,27 +10,35 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import re
+import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
-from hashlib import sha256
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
+from bundle_router.adapters.index.changes import IndexChanges, Source, find_changes
 from bundle_router.adapters.index.database import (
     PREFIX,
     SEARCH,
     TEXTS,
-    open_engine,
-    translate_errors,
+    VERSION,
+    BrokenIndex,
 )
 from bundle_router.adapters.index.exposures import IndexedRuns
-from bundle_router.adapters.index.filling import RefreshResult, refresh
-from bundle_router.adapters.index.overviews import record_rows, stats, table
+from bundle_router.adapters.index.filling import (
+    COUNTS,
+    PROBLEMS,
+    IndexBuild,
+    RefreshResult,
+    Report,
+    build_of,
+    refresh,
+)
+from bundle_router.adapters.index.index_file import IndexFile, version_in
+from bundle_router.adapters.index.overviews import EVERY, record_rows, stats, table
+from bundle_router.adapters.index.totals import FACETS, SUMS, filled
 from bundle_router.core.catalog.step_address import PARTS, address_from_json
 from bundle_router.core.records.read_model import (
     NOBODY,
@@ -41,6 +49,7 @@ from bundle_router.core.records.read_model import (
     RunPage,
     RunQuery,
     RunRow,
+    RunStamp,
     Sort,
     Stats,
     Tally,
@@ -52,11 +61,6 @@ from bundle_router.core.results.artifact_handles import PREFIX as HANDLE
 from bundle_router.core.values import Address
 from bundle_router.errors import RequestError, StorageError, UnknownRun
 
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection, Engine
-
-FILE: Final = ".index.sqlite"
-"""File name of the index in the runs folder; no run id starts with a dot."""
 VALUES_SHOWN: Final = 12
 """Maximum values of one facet that are counted."""
 LOOK_S: Final = 2.0
@@ -83,40 +87,6 @@ _RUN_COLUMNS: Final = ", ".join(name for name in COLUMNS["runs"])
 _SUB_RUN_COLUMNS: Final = ", ".join(f"r.{name}" for name in COLUMNS["runs"])
 
 
-class IndexPlace(Protocol):
-    """What tells where the index of an archive lies."""
-
-    @property
-    def where(self) -> str: ...
-
-    @property
-    def folder(self) -> Path | None: ...
-
-    @property
-    def is_shared(self) -> bool: ...
-
-
-def index_url(archive: IndexPlace) -> str:
-    """Return the URL of the index of an archive: a file in the runs folder; for a database, in the
-    user's cache; in memory if that is not writable, or the runs are those of this process alone.
-    """
-    if not archive.is_shared:
-        return "sqlite://"
-    if archive.folder is not None:
-        path = archive.folder / FILE
-    else:
-        home = os.environ.get("XDG_CACHE_HOME", "") or str(
-            Path(os.environ.get("HOME", "/nonexistent"), ".cache")
-        )
-        name = f"{sha256(archive.where.encode()).hexdigest()[:16]}.sqlite"
-        path = Path(home, "bundle-router", "runs", name)
-        with suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if os.access(path if path.exists() else path.parent, os.W_OK):
-        return f"sqlite:///{path}"
-    return "sqlite://"
-
-
 class RunIndex:
     """The index of one archive, refreshed as it is read. Any number of threads may use it."""
 
@@ -124,13 +94,11 @@ class RunIndex:
         self,
         archive: IndexedRuns,
         url: str,
-        report: Callable[[int, int], None] | None = None,
+        report: Report | None = None,
         look_s: float = LOOK_S,
     ) -> None:
         self._archive = archive
-        self._url = url
-        self._opened: Engine | None = None
-        self._opening = threading.Lock()
+        self._file = IndexFile(url)
         self._lock = threading.Lock()
         self._looked = -look_s
         self._look_s = look_s
@@ -146,23 +114,19 @@ class RunIndex:
     def close(self) -> None:
         if self._beside is not None:
             self._beside.join()
-        if self._opened is not None:
-            self._opened.dispose()
+        self._file.close()
 
     @property
-    def _engine(self) -> Engine:
-        """The database engine, opened on first use: loading SQLAlchemy takes a fifth of the
-        service's start.
-        """
-        with self._opening:
-            if self._opened is None:
-                self._opened = open_engine(self._url)
-            return self._opened
+    def notice(self) -> str:
+        """What happened to the index's file, in a sentence; empty if nothing did."""
+        return self._file.notice
 
     def refresh(self, *, now: bool = False) -> RefreshResult | None:
         """Refresh the index, unless that was done a moment ago.
 
-        If it can't be written, it is read as it is.
+        If it can't be written, it is read as it is. If its file is no usable database, that is
+        moved aside, and a new one is made; if it can't be read, an index of this process alone is
+        made. `notice` says so.
 
         If the last refresh was slow, this one runs in a background thread while the present rows
         are read. So does the first one, which may have to read every run, after `FIRST_S` and once
@@ -185,7 +149,7 @@ class RunIndex:
             if not now and begin_s - self._looked < self._look_s:
                 return None
             try:
-                outcome = refresh(self._archive, self._engine, self._report_progress)
+                outcome = self._bring_up_to_date()
                 self.stale = ""
             except StorageError as error:
                 outcome = None
@@ -193,6 +157,51 @@ class RunIndex:
             self._looked = time.monotonic()
             self._took = self._looked - begin_s
             return outcome
+
+    def _bring_up_to_date(self) -> RefreshResult:
+        """Read the runs that changed. Without any, nothing is written."""
+        stamps = self._archive.stamps()
+        try:
+            changes = self._changes(stamps)
+        except BrokenIndex as error:
+            self._file.move_aside(error.message)
+            changes = None
+        except StorageError as error:
+            self._file.do_without(error.message)
+            changes = None
+        if changes is not None and not changes.to_read and not changes.gone:
+            self._report_progress(0, 0)
+            return RefreshResult((), ())
+        try:
+            return self._fill(stamps)
+        except BrokenIndex as error:
+            self._file.move_aside(error.message)
+        except (RequestError, StorageError) as error:
+            if changes is not None or self._file.is_private:  # it is read as it is
+                raise
+            self._file.do_without(error.message)
+        return self._fill(stamps)
+
+    def _fill(self, stamps: Mapping[str, RunStamp]) -> RefreshResult:
+        return refresh(self._archive, self._file.engine(), self._report_progress, stamps)
+
+    def _changes(self, stamps: Mapping[str, RunStamp]) -> IndexChanges | None:
+        """Return what the index has to do; None if it has no tables of this version."""
+        if not self._file.exists():
+            return None
+        with self._file.reading() as connection:
+            if version_in(connection) != VERSION:
+                return None
+            rows = self._rows(
+                connection, f"select run_id, length, records, rest from {PREFIX}sources"
+            )
+            known = {
+                row["run_id"]: Source(row["length"], row["records"], row["rest"]) for row in rows
+            }
+            open_runs = self._rows(
+                connection, f"select run_id from {PREFIX}runs where state = 'open'"
+            )
+        return find_changes(self._archive, stamps, known, {row["run_id"] for row in open_runs})
 
     def _look(self) -> None:
         try:
@@ -210,22 +219,33 @@ class RunIndex:
         if self._report is not None and done:
             self._report(done, of)
 
-    @contextmanager
-    def _connect(self) -> Iterator[Connection]:
-        with translate_errors("read"), self._engine.connect() as connection:
-            yield connection
-
-    def _rows(self, connection: Connection, query: str, **bound: Any) -> list[dict[str, Any]]:
-        from sqlmodel import text
-
-        rows = [dict(row) for row in connection.execute(text(query), bound).mappings()]
+    def _rows(
+        self, connection: sqlite3.Connection, query: str, **bound: Any
+    ) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = connection.execute(query, bound).fetchall()
         self.rows_read += len(rows)
         return rows
 
     def _ask(self, query: str, **bound: Any) -> list[dict[str, Any]]:
         """Connect, and return the rows of one query."""
-        with self._connect() as connection:
+        with self._file.reading() as connection:
             return self._rows(connection, query, **bound)
+
+    def contents(self, refreshed: RefreshResult) -> IndexBuild:
+        """Return what the index holds after a refresh.
+
+        Raises StorageError where the index is not one that others can read.
+        """
+        if self._file.is_private:
+            raise StorageError(
+                self.notice or "the place of the index can't be written",
+                kind="read_only",
+                advice="name a database with --url",
+            )
+        with self._file.reading() as connection:
+            (counts,) = self._rows(connection, COUNTS)
+            problems = self._rows(connection, PROBLEMS)
+        return build_of(self._file.url, counts, problems, refreshed.lost)
 
     # --- runs -------------------------------------------------------------------------------------
 
@@ -234,12 +254,11 @@ class RunIndex:
         condition, bound = conditions(query)
         order = _SORTS[query.sort]
         way = "asc" if query.ascending else "desc"
-        with self._connect() as connection:
+        with self._file.reading() as connection:
             rows = self._rows(
                 connection,
                 f"select {_RUN_COLUMNS} from {PREFIX}runs r where {condition} "
-                f"order by {order} is null, {order} {way}, run_id {way} limit :limit offset"
-                " :offset",
+                f"order by {order} {way} nulls last, run_id {way} limit :limit offset :offset",
                 **bound,
                 limit=query.limit,
                 offset=query.offset,
@@ -251,18 +270,17 @@ class RunIndex:
         return RunPage(tuple(run_of(row) for row in rows), total["n"], facet_counts)
 
     def _facets(
-        self, connection: Connection, where: str, bound: Mapping[str, Any]
+        self, connection: sqlite3.Connection, where: str, bound: Mapping[str, Any]
     ) -> dict[Facet, tuple[FacetCount, ...]]:
-        if where != "true":
-            some = f" join {PREFIX}runs r on r.run_id = f.run_id where {where}"
+        if where == EVERY:
+            counts = f"select * from {PREFIX}totals where measure = '{FACETS}'"
         else:
-            some = ""
+            counts = filled(SUMS[FACETS], where)
         rows = self._rows(
             connection,
-            "select facet, value, n from (select facet, value, n, row_number() over (partition by"
-            " facet order by n desc, value) as place from (select f.facet, f.value, count(*) as n"
-            f" from {PREFIX}facets f{some} group by f.facet, f.value)) where place <= :values order"
-            " by facet, n desc, value",
+            "select detail as facet, name as value, n from (select detail, name, n, row_number()"
+            f" over (partition by detail order by n desc, name) as place from ({counts})) where"
+            " place <= :values order by detail, n desc, name",
             **bound,
             values=VALUES_SHOWN,
         )
@@ -302,7 +320,7 @@ class RunIndex:
 
     def timeline(self, run_id: str, *, start: int = 0, limit: int = 200) -> Timeline:
         """Return the records of a run from `start` on, at most `limit` of them."""
-        with self._connect() as connection:
+        with self._file.reading() as connection:
             decisions = self._part(connection, "decisions", run_id, start, limit + 1)
             calls = self._part(connection, "calls", run_id, start, limit + 1)
             seqs = sorted([row["seq"] for row in (*decisions, *calls)])
@@ -340,7 +358,7 @@ class RunIndex:
         )
 
     def _part(
-        self, connection: Connection, table: Table, run_id: str, start: int, limit: int
+        self, connection: sqlite3.Connection, table: Table, run_id: str, start: int, limit: int
     ) -> list[dict[str, Any]]:
         rows = self._rows(
             connection,
@@ -353,7 +371,7 @@ class RunIndex:
         return [restore_types(table, row) for row in rows]
 
     def _rows_between(
-        self, connection: Connection, table: Table, run_id: str, start: int, last: int
+        self, connection: sqlite3.Connection, table: Table, run_id: str, start: int, last: int
     ) -> list[dict[str, Any]]:
         rows = self._rows(
             connection,
@@ -453,7 +471,7 @@ class RunIndex:
         """Return the records that made the artifact, then those whose arguments name it, both by
         time.
         """
-        with self._connect() as connection:
+        with self._file.reading() as connection:
             producers = self._rows(
                 connection,
                 "select a.run_id, a.seq, c.time, c.kind, rtrim(c.server || '.' || c.tool, '.') as"
@@ -492,7 +510,7 @@ class RunIndex:
     def records(self, query: RecordQuery) -> tuple[list[dict[str, Any]], int]:
         """Return the steps or calls that match the query, newest first, and their number."""
         condition, bound = conditions(query.runs)
-        with self._connect() as connection:  # so that all queries see one state of the index
+        with self._file.reading() as connection:  # so that all queries see one state of the index
             ask = partial(self._rows, connection, **bound)
             rows, total = record_rows(ask, condition, query)
         return [{**row, "time": iso_time(row["time"])} for row in rows], total
@@ -500,13 +518,13 @@ class RunIndex:
     def stats(self, query: RunQuery) -> Stats:
         """Return the totals of the matching runs."""
         condition, bound = conditions(query)
-        with self._connect() as connection:  # so that all queries see one state of the index
+        with self._file.reading() as connection:  # so that all queries see one state of the index
             return stats(partial(self._rows, connection, **bound), condition)
 
     def table(self, name: str) -> Mapping[str, Tally]:
         """Return one table of `stats` over all runs, by its rows' names."""
-        with self._connect() as connection:
-            return {row.name: row for row in table(partial(self._rows, connection), "true", name)}
+        with self._file.reading() as connection:
+            return {row.name: row for row in table(partial(self._rows, connection), EVERY, name)}
 
 
 def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
@@ -548,7 +566,7 @@ def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:
         pattern = "%" + re.sub(r"([%_\\])", r"\\\1", part) + "%"
         by_id = f"r.run_id like {bind(pattern)} escape '\\'"
         parts.append(f"(r.run_id in ({by_text}) or {by_id})" if match else by_id)
-    return " and ".join(parts) or "true", bound
+    return " and ".join(parts) or EVERY, bound
 
 
 def match_of(words: str) -> str:

@@ -238,6 +238,28 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Period:
+    """What the records of one day or hour (UTC) come to."""
+
+    time: str
+    """The day, or day and hour: `2026-01-31`, `2026-01-31T12`."""
+    decisions: int = 0
+    tokens: int = 0
+    """Tokens of the definitions that were shown."""
+    all_tokens: int = 0
+    """Tokens that showing every tool would have been."""
+    degraded: int = 0
+    """Decisions that fell back."""
+    doubted: int = 0
+    """Decisions that nobody was sure of: the model said so, or search and model left it open."""
+    cost_usd: float = 0.0
+    """What the router's model cost."""
+    calls: int = 0
+    denied: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """The overviews of the chosen runs, as tables."""
 
@@ -249,6 +271,8 @@ class Stats:
     cost_usd: float
     by_day: tuple[tuple[str, int, int, int], ...]
     """Day (UTC), decisions, tokens shown, tokens of everything."""
+    over_time: tuple[Period, ...]
+    """The last days with records; their hours where there is one day."""
     tables: Mapping[str, tuple[Tally, ...]]
 
     def to_json(self) -> dict[str, Any]:

@@ -83,6 +83,7 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
         "exposure": "text",
         "model": "text",
         "model_failure": "text",
+        "sure": "boolean",
         "attempts": "integer",
         "input_tokens": "integer",
         "output_tokens": "integer",
@@ -379,6 +380,7 @@ def _model_columns(model: Mapping[str, Any]) -> Row:
     return {
         "model": model.get("name"),
         "model_failure": model.get("failure"),
+        "sure": model.get("sure"),
         "attempts": model.get("attempts"),
         "input_tokens": model.get("input_tokens"),
         "output_tokens": model.get("output_tokens"),

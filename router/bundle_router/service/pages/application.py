@@ -264,13 +264,14 @@ class PageRoutes:
 
     def _refreshed(self, view: View, request: Request) -> PageContent | str:
         """Make a page over the present runs; it says where the index could not be brought up to
-        date.
+        date, and what happened to its file.
         """
         stale = self._reader.refresh()
         page = view(request)
         if isinstance(page, str):
             return page
-        return replace(page, values={"stale": stale, **page.values})
+        notice = self._reader.index.notice
+        return replace(page, values={"stale": stale, "notice": notice, **page.values})
 
     def _named_why(self, request: Request) -> PageContent | str:
         """Redirect a form to its address: the typed name becomes a part of the path, if it can."""
