@@ -90,13 +90,21 @@ TOGETHER = {
         "tests/cli/test_route_model.py",
         "tests/wiring/test_learned_embeddings.py",
     ),
+    "public names": (
+        "tests/reference/test_reference.py",
+        "tests/test_public_examples.py",
+        "tests/test_public_fields.py",
+        "tests/test_public_types.py",
+    ),
     "browser": (
         "tests/service/pages/test_hostile_text.py",
         "tests/service/pages/test_in_a_browser.py",
         "tests/service/pages/test_config_pages.py",
     ),
 }
-"""Files of which one worker has all, since loading litellm, or starting Chromium, takes seconds."""
+"""Files of which one worker has all, since loading litellm or all frameworks, or starting Chromium,
+takes seconds.
+"""
 
 
 class Collected(list[str]):

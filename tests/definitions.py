@@ -6,13 +6,21 @@ A plugin that tests/conftest.py names: its fixtures are there for every test.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Server
+from bundle_router.core.values import LocalTool
+from bundle_router.wiring.shipped import PACKAGES, shipped_tools
 
 DATA = Path(__file__).parent / "data" / "cards"
+
+
+def shipped_servers() -> dict[str, Sequence[LocalTool]]:
+    """Return the first-party servers' tools."""
+    return {server: shipped_tools(server) for server in PACKAGES}
 
 
 @pytest.fixture(scope="session")

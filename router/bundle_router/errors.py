@@ -66,6 +66,8 @@ class RouterError(Exception):
     """Base of every error that this package raises on purpose."""
 
     exit_code: ClassVar[int] = 4
+    remedy: ClassVar[str] = "Read `advice`, which is about this error."
+    """What to do about errors of this class; `advice` is about the one at hand."""
     longest: ClassVar[int] = MAX_MESSAGE
     """Maximum characters of the message and of the advice, which may quote what a caller gave."""
 
@@ -145,6 +147,10 @@ class ConfigError(RouterError):
     """The config can't be used. `problems` holds all of them, in file order."""
 
     exit_code = 2
+    remedy = (
+        "Correct what `problems` names, each with its file and line, then run"
+        " `bundle-router check`."
+    )
     longest = 10**9
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -164,6 +170,7 @@ class RequestError(RouterError):
     """The request is malformed or refused; nothing was done and nothing was written."""
 
     exit_code = 3
+    remedy = "Ask for something else: nothing was done, so the same request fails again."
 
 
 class InvalidStep(RequestError, ValueError):
@@ -172,13 +179,22 @@ class InvalidStep(RequestError, ValueError):
     The message says what each wrong field must be.
     """
 
+    remedy = "Give each named field what the message says it must be."
+
 
 class UnknownRun(RequestError):
     """The run is not open here, nor found under the runs directory."""
 
+    remedy = (
+        "Route a step of the run first, or open the router with the `runs` or `store`"
+        " that holds it."
+    )
+
 
 class UnknownArtifact(RequestError):
     """Neither the run nor any of its ancestors has this artifact."""
+
+    remedy = "Use a digest that a result of the run or of its ancestors names."
 
 
 class KeyConflict(RequestError):
@@ -187,9 +203,13 @@ class KeyConflict(RequestError):
     The message names the difference.
     """
 
+    remedy = "Use a new key for other contents, or send what the key was used with."
+
 
 class WrongContext(RequestError):
     """A `*_sync` method was called inside a running event loop."""
+
+    remedy = "In a coroutine call the method without `_sync`, and await it."
 
 
 class RunBusy(RouterError):
@@ -197,6 +217,8 @@ class RunBusy(RouterError):
 
     Nothing was written; trying again is safe. `pid` is the process that held them, 0 if unknown.
     """
+
+    remedy = "Try again: nothing was written. Where it happens often, have one process a run."
 
     def __init__(self, message: str, *, pid: int = 0, advice: str = "") -> None:
         super().__init__(message, advice=advice)
@@ -206,10 +228,12 @@ class RunBusy(RouterError):
 class StorageError(RouterError):
     """The run directory could not be written, so the decision or result was withheld.
 
-    `kind` is one of `disk_full`, `read_only`, `deleted`, `short_write`, `out_of_files`, `io_error`,
-    `not_private`, `too_large`, `unreachable` (a database that is away), `no_locks` (a file system
-    that does not honour them).
+    `kind` is a word of `STORAGE_KINDS`, which has its cause and what to do.
     """
+
+    remedy = (
+        "Make room or access, as its `kind` says, then send the step or call again with its key."
+    )
 
     def __init__(self, message: str, *, kind: str, advice: str = "") -> None:
         super().__init__(message, advice=advice)
@@ -261,6 +285,51 @@ STORAGE_FAULTS: Final = {
 """The `StorageError.kind` of an `OSError.errno`, and what a person can do about it."""
 
 
+STORAGE_KINDS: Final = {
+    "disk_full": (
+        "The disk, this user's quota or the limit of file sizes is full.",
+        "Free space, then try again; no restart is needed.",
+    ),
+    "read_only": (
+        "This user can't write the place, or the file system is mounted read-only.",
+        "Make it writable for this user, or choose another place.",
+    ),
+    "deleted": (
+        "The run's folder was deleted or moved.",
+        "Close the run; the next step of the same id starts a new one.",
+    ),
+    "short_write": (
+        "Only a part of the record was written, and was taken back.",
+        "Free space on the disk, then try again.",
+    ),
+    "out_of_files": (
+        "The process or the machine has as many files open as it may.",
+        "Close finished runs, or raise the limit of open files.",
+    ),
+    "io_error": (
+        "The disk or the file system failed.",
+        "Check the disk and the system log.",
+    ),
+    "not_private": (
+        "Other users could read or change the place.",
+        "Give it to this user alone, or choose another place.",
+    ),
+    "too_large": (
+        "An artifact or a record is over its limit.",
+        "Ask for a smaller part of it.",
+    ),
+    "unreachable": (
+        "The database is away.",
+        "Check its address and that it runs, then try again.",
+    ),
+    "no_locks": (
+        "The file system does not honour file locks.",
+        "Choose a runs directory on another file system.",
+    ),
+}
+"""The cause of each `StorageError.kind`, and what a person can do about it."""
+
+
 def storage_error(what: str, error: OSError) -> StorageError:
     """Return the StorageError for a failed call; `what` says which operation failed and where.
 
@@ -282,6 +351,10 @@ class CorruptRun(RouterError):
     """
 
     exit_code = 5
+    remedy = (
+        "Run `bundle-router runs verify`, which names the first bad record; restore the"
+        " run from a copy."
+    )
 
 
 class CorruptPins(RouterError):
@@ -291,10 +364,16 @@ class CorruptPins(RouterError):
     """
 
     exit_code = 5
+    remedy = (
+        "Restore the pin file from version control, or review the server again with"
+        " `bundle-router pin`."
+    )
 
 
 class NotInstalled(RouterError):
     """An optional part is used, and the extra that installs its library is missing."""
+
+    remedy = "Install the extra that `advice` names."
 
 
 @contextmanager
@@ -353,6 +432,8 @@ def refuse_windows(platform: str) -> None:
 
 class ToolFailure(RouterError):
     """A tool failed. `code` is a short machine-readable word, e.g. `not_found`."""
+
+    remedy = "Read its `code`: the agent has seen the same as an error result."
 
     longest = 10**9  # it is the tool's answer, and shaped as one
 

@@ -32,7 +32,7 @@ from bundle_router.local_tools.workspace.grammar import Accepted, match, problem
 from bundle_router.review.lint import check
 from bundle_router.wiring.shipped import shipped_cards
 
-from tests.core.config.reference import reference_text, shipped_servers
+from tests.definitions import shipped_servers
 
 ROLES = ("planner", "researcher", "implementer", "verifier", "reviewer")
 
@@ -374,8 +374,8 @@ def test_every_key_says_in_words_what_it_is_for(name: str) -> None:
     assert keys_without_words(schema(name), name) == []
 
 
-def test_the_schemas_and_the_reference_beside_the_shipped_files_are_those_of_this_version() -> None:
-    for path, text in {**schema_texts(), "README.md": reference_text()}.items():
+def test_the_schemas_beside_the_shipped_files_are_those_of_this_version() -> None:
+    for path, text in schema_texts().items():
         assert (shipped_folder() / path).read_text(encoding="utf-8") == text, (
             f"{path} is stale: run .ci/generate"
         )
@@ -391,17 +391,6 @@ def test_the_cards_that_are_shipped_are_those_of_the_tools() -> None:
     }
     assert shipped == made, "cards.json is stale: run .ci/generate"
     assert all(card.tokens > 20 for card in shipped_cards().values())
-
-
-def test_the_reference_has_a_row_for_every_key_with_its_meaning() -> None:
-    text = reference_text()
-    for name in FILE_NAMES:
-        whole = schema(name)
-        for node in (whole, *whole["definitions"].values()):
-            for key, row in node["properties"].items():
-                is_section = node is whole
-                assert (f"[{key}" if is_section else f"| `{key}` |") in text
-                assert row["description"].replace("|", "\\|") in text
 
 
 @pytest.mark.parametrize("name", FILE_NAMES)

@@ -53,7 +53,7 @@ def _object_schema(form: Mapping[str, FieldForm]) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {
-            name: {"description": description_of(field), **_schema(field.form)}
+            name: {"description": description_of(field), **schema_of_form(field.form)}
             for name, field in form.items()
         },
         "required": [name for name, field in form.items() if not field.is_optional],
@@ -61,7 +61,7 @@ def _object_schema(form: Mapping[str, FieldForm]) -> dict[str, Any]:
     }
 
 
-def _schema(form: Any) -> dict[str, Any]:
+def schema_of_form(form: Any) -> dict[str, Any]:
     """Return the schema of a form (see `FieldForm`)."""
     if isinstance(form, type) and (is_dataclass(form) or issubclass(form, BaseModel)):
         return _object_schema(fields_of(form))
@@ -72,7 +72,7 @@ def _schema(form: Any) -> dict[str, Any]:
     origin = get_origin(form)
     if isinstance(form, list) or origin in (list, tuple):
         (item, *_) = form if isinstance(form, list) else get_args(form)
-        return {"type": "array", "items": _schema(item)}
+        return {"type": "array", "items": schema_of_form(item)}
     if origin is Literal:
         return {"enum": list(get_args(form))}
     return _either(form if isinstance(form, tuple) else get_args(form))
@@ -80,7 +80,7 @@ def _schema(form: Any) -> dict[str, Any]:
 
 def _either(choices: tuple[Any, ...]) -> dict[str, Any]:
     """Return the schema of a value that is one of several: words of closed lists, or null."""
-    schemas = [_schema(choice) for choice in choices if choice not in (None, type(None))]
+    schemas = [schema_of_form(choice) for choice in choices if choice not in (None, type(None))]
     is_nullable = len(schemas) < len(choices)
     words = [word for schema in schemas for word in schema.get("enum", ())]
     if words:

@@ -124,7 +124,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "write decisions and calls as tables, or whole runs as run directories",
         runs="*",
     )
-    export.add_argument("--format", choices=("csv", "parquet", "directory"), default="csv")
+    export.add_argument(
+        "--format",
+        choices=("csv", "parquet", "directory"),
+        default="csv",
+        help="tables as CSV or Parquet, or whole run directories (default: csv)",
+    )
     export.add_argument("--to", type=Path, required=True, help="folder to write into")
     take_in = verb(
         "import",

@@ -149,12 +149,17 @@ def user_name() -> str:
 
 
 ADDRESS = ("workflow", "role", "step")
+_ADDRESS_HELP: Final = {
+    "workflow": "the kind of work",
+    "role": "who does the step",
+    "step": "the position in the workflow",
+}
 
 
 def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the options for the workflow's present step."""
     for name in ADDRESS:
-        parser.add_argument(f"--{name}", required=required)
+        parser.add_argument(f"--{name}", required=required, help=_ADDRESS_HELP[name])
     parser.add_argument("--goal", default="", help="what the step has to achieve")
     parser.add_argument(
         "--constraint", action="append", default=[], help="in words; may be repeated"
@@ -170,9 +175,13 @@ def add_step(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
         choices=get_args(Trust),
         help="policy of this step: the lowest trust of its tools' servers",
     )
-    parser.add_argument("--max-bundles", type=int)
-    parser.add_argument("--max-tools", type=int)
-    parser.add_argument("--max-tokens", type=int)
+    parser.add_argument("--max-bundles", type=int, help="bundles shown at most (default: no limit)")
+    parser.add_argument(
+        "--max-tools", type=int, help="tools in the array at most (default: no limit)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, help="tokens of the array at most (default: no limit)"
+    )
 
 
 def step_from(arguments: argparse.Namespace, run_id: str, **fields: Any) -> Step:

@@ -6,7 +6,7 @@ import pytest
 from bundle_router.adapters.local import cards_of
 from bundle_router.core.catalog import Card
 
-from tests.core.config.reference import shipped_servers
+from tests.definitions import shipped_servers
 
 _TEXTS = {
     "repo.git_log": "History. For one commit's changes call git_diff; `search` is another server's."

@@ -2,8 +2,8 @@
 
 A field with a `key(...)` may be written in a config file; one without follows from other keys. From
 these declarations `core.config.written_forms` makes what stage 1 accepts, the JSON Schemas for
-editors, and `config/README.md`. The catalog itself never looks at them, so a catalog that an older
-version recorded is read unchanged.
+editors, and the reference (`router/docs/reference/config.md`). The catalog itself never looks at
+them, so a catalog that an older version recorded is read unchanged.
 """
 
 from __future__ import annotations

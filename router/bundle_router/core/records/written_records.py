@@ -98,7 +98,7 @@ RECORDS: Final = (
     ),
     WrittenRecord(
         "head",
-        "a file of the heads folder (`[runs] heads`)",
+        "a file of the heads folder (`[records] heads`)",
         "The kept head of one run, by which a cut-off end or a missing run is found.",
         lambda: fields_of(StoredHead),
     ),

@@ -64,6 +64,7 @@ def _alike_in_words(bundles: Sequence[Bundle]) -> Iterator[tuple[Bundle, Bundle]
 
 
 def never_permitted(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle that no policy permits at any step."""
     for entry, bundle in subject.bundles():
         if (
             not subject.is_off(bundle)
@@ -74,6 +75,7 @@ def never_permitted(subject: Subject) -> Iterator[LintFinding]:
 
 
 def disabled_server(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle whose server is switched off, so that none of its tools is shown."""
     for entry, bundle in subject.bundles():
         reported = set()
         for index, ref in enumerate(entry.value.tools if bundle.enabled else ()):
@@ -87,6 +89,9 @@ def disabled_server(subject: Subject) -> Iterator[LintFinding]:
 
 
 def disabled_part(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle that is composed of one which is switched off, and has its tools all the
+    same.
+    """
     hint = "take it out, or deny its tools"
     for entry, bundle in subject.bundles():
         if not bundle.enabled:
@@ -99,6 +104,7 @@ def disabled_part(subject: Subject) -> Iterator[LintFinding]:
 
 
 def excluded_tool(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a tool of a bundle that its server does not include, or excludes."""
     for entry, _ in subject.bundles():
         for index, ref in enumerate(entry.value.tools):
             name, _, tool = ref.partition(".")
@@ -108,6 +114,7 @@ def excluded_tool(subject: Subject) -> Iterator[LintFinding]:
 
 
 def over_budget(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle whose definitions take more tokens than it may."""
     cards = subject.catalog.cards
     for entry, bundle in subject.bundles():
         if bundle.max_tokens is None:
@@ -121,6 +128,7 @@ def over_budget(subject: Subject) -> Iterator[LintFinding]:
 
 
 def missing_companion(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a companion that is not in the bundle, so that it does not come along."""
     for entry, bundle in subject.bundles():
         for index, tool in enumerate(entry.value.companions):
             if tool not in bundle.tools and not any(
@@ -135,6 +143,7 @@ def missing_companion(subject: Subject) -> Iterator[LintFinding]:
 
 
 def missing_skill(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a skill whose file is not there."""
     if subject.read_content is None:
         return
     for entry, bundle in subject.bundles():
@@ -149,6 +158,7 @@ def missing_skill(subject: Subject) -> Iterator[LintFinding]:
 
 
 def unread_skill(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a skill whose head can't be read."""
     if subject.read_content is None:
         return
     for entry, bundle in subject.bundles():
@@ -161,6 +171,7 @@ def unread_skill(subject: Subject) -> Iterator[LintFinding]:
 
 
 def hidden_tool(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a tool whose text tells agents of another one, which the bundle hides."""
     cards = subject.catalog.cards
     by_server: dict[str, list[str]] = {}
     for card in cards.values():
@@ -193,6 +204,7 @@ def _mentions(text: str, tool: str, canonical: str) -> bool:
 
 
 def alike_bundles(subject: Subject) -> Iterator[LintFinding]:
+    """Yield two bundles that search and a model can't tell apart."""
     entries = subject.resolved.written.bundles
     enabled_bundles = [bundle for _, bundle in subject.bundles() if bundle.enabled]
     for first, second, reason in alike_pairs(enabled_bundles):
@@ -254,6 +266,7 @@ def _own_tools(refs: list[str], bundle: Bundle) -> list[str]:
 
 
 def always_effects(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle with `always = true` that can do more than read."""
     for entry, bundle in subject.bundles():
         if not bundle.always or not bundle.enabled:
             continue
@@ -264,6 +277,7 @@ def always_effects(subject: Subject) -> Iterator[LintFinding]:
 
 
 def alias_shadowed(subject: Subject) -> Iterator[LintFinding]:
+    """Yield an alias that is never followed, because a bundle is called so now."""
     for entry, _ in subject.bundles():
         for index, alias in enumerate(entry.value.aliases):
             if alias in subject.catalog.bundles:

@@ -22,6 +22,7 @@ MAX_WAYS: Final = 100_000
 
 
 def unreachable_route(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a route that never matches, because an earlier one matches all of its steps."""
     entries = subject.resolved.written.routes
     for index, earlier in shadowing_routes(subject.catalog.routes).items():
         name = subject.catalog.routes[earlier].name
@@ -32,6 +33,7 @@ def unreachable_route(subject: Subject) -> Iterator[LintFinding]:
 
 
 def denied_route(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle of a route that no policy permits at any of the route's steps."""
     if not subject.reach.complete:
         return
     for entry, route in zip(subject.resolved.written.routes, subject.catalog.routes, strict=True):
@@ -50,6 +52,7 @@ def denied_route(subject: Subject) -> Iterator[LintFinding]:
 
 
 def disabled_in_route(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle of a route that is switched off, or whose server is."""
     hint = "enable it, or take it out"
     for entry in subject.resolved.written.routes:
         for key in ("bundles", "ask"):
@@ -67,6 +70,7 @@ def disabled_in_route(subject: Subject) -> Iterator[LintFinding]:
 
 
 def grantless_policy(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a policy without `allow` for steps that no other policy allows anything."""
     for entry, policy in zip(
         subject.resolved.written.policies, subject.catalog.policies, strict=True
     ):
@@ -107,6 +111,7 @@ def _is_routed(name: str, routed: Collection[str]) -> bool:
 
 
 def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a pattern of a policy that matches no bundle and no tool."""
     catalog = subject.catalog
     tools = {*catalog.cards}
     for bundle in catalog.bundles.values():
@@ -126,6 +131,7 @@ def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
 
 
 def allow_everything(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a policy that allows every bundle there is, and every one that comes."""
     for entry in subject.resolved.written.policies:
         for index, pattern in enumerate(entry.value.allow or []):
             if pattern in ("*", "bundle:*", "tool:*"):
@@ -213,6 +219,7 @@ def _covered_bundles(catalog: Catalog, glob: str) -> Iterable[Bundle]:
 
 
 def disabled_default(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle of the fallback that is switched off, or whose server is."""
     for entry in subject.resolved.written.sections.get("fallback", ()):
         for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
@@ -222,6 +229,7 @@ def disabled_default(subject: Subject) -> Iterator[LintFinding]:
 
 
 def no_room(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a limit of active tools that leaves room for none that a step asks for."""
     for entry in subject.resolved.written.sections.get("activation", ()):
         if "max_tools" in entry.keys and entry.value.max_tools == 0:
             message = "leaves room for no tool but those that a step's own bundles bring"
@@ -229,6 +237,7 @@ def no_room(subject: Subject) -> Iterator[LintFinding]:
 
 
 def learned_rank(subject: Subject) -> Iterator[LintFinding]:
+    """Yield the word `learned` of an earlier version, which is read as `always`."""
     for entry in subject.resolved.written.sections.get("search", ()):
         embeddings = entry.value.embeddings
         if embeddings is not None and embeddings.rank == "learned":
@@ -242,6 +251,7 @@ def learned_rank(subject: Subject) -> Iterator[LintFinding]:
 
 
 def risky_default(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle of the fallback that can do more than read."""
     for entry in subject.resolved.written.sections.get("fallback", ()):
         for index, id_ in enumerate(entry.value.default):
             bundle = subject.catalog.bundle(id_)
@@ -260,6 +270,7 @@ def risky_default(subject: Subject) -> Iterator[LintFinding]:
 
 
 def unused_server(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a server that no bundle uses."""
     used = {name for bundle in subject.catalog.bundles.values() for name in bundle.servers}
     for name, entry in subject.resolved.written.servers.items():
         if name not in used:
@@ -269,6 +280,7 @@ def unused_server(subject: Subject) -> Iterator[LintFinding]:
 
 
 def plain_http(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a server that is reached over plain HTTP."""
     for entry in subject.resolved.written.servers.values():
         if entry.value.url is not None and is_plain_http(entry.value.url):
             message = (
@@ -279,6 +291,7 @@ def plain_http(subject: Subject) -> Iterator[LintFinding]:
 
 
 def stdio_server(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a server that is a program with the router's own rights."""
     for entry in subject.resolved.written.servers.values():
         if entry.value.traits.starts_process and entry.value.enabled:
             message = (
@@ -290,6 +303,7 @@ def stdio_server(subject: Subject) -> Iterator[LintFinding]:
 
 
 def command_line(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a command that is a command line, where the name of one program is meant."""
     for entry in subject.resolved.written.servers.values():
         words = command_words(entry.value.command or "")
         if len(words) > 1:

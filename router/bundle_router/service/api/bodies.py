@@ -29,6 +29,7 @@ class RouteBody(Step):
     """A step, and the agent's own history where it keeps one (OpenAI's or Anthropic's shape)."""
 
     messages: tuple[Mapping[str, Any], ...] | None = Field(default=None, max_length=MAX_MESSAGES)
+    """The messages of the agent so far, from which a search or a model reads what it needs."""
 
 
 def route_body(sent: bytes) -> type[Step]:
@@ -51,21 +52,25 @@ def step_and_messages(body: Step, key: str) -> tuple[Step, Sequence[Mapping[str,
 
 
 class CallBody(Frozen):
-    """A call of a tool: its canonical (`server.tool`) or exposed name, and its arguments as an
-    object or as JSON text. `decision` is the open decision that it is judged under (null: the
-    newest of the run's default branch).
-    """
+    """A call of a tool."""
 
     name: ToolName
+    """The tool's canonical (`server.tool`) or exposed name."""
     arguments: Mapping[str, Any] | str = Field(default_factory=dict)
+    """Its arguments, as an object or as JSON text."""
     decision: DecisionId | None = None
+    """The open decision that the call is judged under; null: the newest of the run's default
+    branch.
+    """
 
 
 class MissedBody(Frozen):
     """A name that the agent asked for and that the engine's framework refused by itself."""
 
     name: ToolName
+    """The name, as the agent wrote it."""
     decision: DecisionId | None = None
+    """The open decision that it is recorded under; null: the newest of the run's default branch."""
 
 
 class ToolsQuery(Frozen):
@@ -104,10 +109,12 @@ class EmptyQuery(Frozen):
 
 
 class FieldProblem(Frozen):
-    """One thing wrong with a body or a query: a JSON pointer to it, and what."""
+    """One thing wrong with a body or a query."""
 
     pointer: str
+    """A JSON pointer to it."""
     detail: str
+    """What is wrong."""
 
 
 class Problem9457(Frozen):
@@ -116,9 +123,16 @@ class Problem9457(Frozen):
     """
 
     type: str
+    """`urn:bundle-router:problem:` and the code."""
     title: str
+    """The code in words."""
     status: int
+    """The HTTP status."""
     detail: str
+    """What is wrong, in a sentence."""
     code: str
+    """One of the closed codes of HTTP."""
     advice: str = ""
+    """What to do about it; empty: nothing is known."""
     errors: tuple[FieldProblem, ...] = ()
+    """What is wrong with a body or a query, one by one."""

@@ -14,14 +14,31 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from bundle_router import __version__
-from bundle_router.core.exposure.placements import Toolset
-from bundle_router.core.values import RUN_ID, Decision, StepPolicy
+from bundle_router.core.exposure.placements import ActiveTool, DeferredTool, SkillText, Toolset
+from bundle_router.core.records.chain import Writer
+from bundle_router.core.values import (
+    RUN_ID,
+    Activation,
+    AskedTool,
+    Candidate,
+    Chosen,
+    Decision,
+    Entry,
+    Exposure,
+    LeftOut,
+    ModelUse,
+    SearchUse,
+    StepPolicy,
+)
+from bundle_router.core.values.artifacts import Artifact
+from bundle_router.core.values.evidence import Evidence
 from bundle_router.core.values.steps import MAX_LABEL, MAX_LABEL_TEXT
 from bundle_router.engine.results import Result
 from bundle_router.engine.run_records import RunEnd
 from bundle_router.service.api.bodies import (
     KEY,
     CallBody,
+    FieldProblem,
     MediaQuery,
     MissedBody,
     Problem9457,
@@ -73,6 +90,15 @@ _ETAG: Final = _parameter(
 )
 
 
+_DESCRIBED: Final = (
+    *(RouteBody, CallBody, MissedBody, StepPolicy, FieldProblem, Problem9457),
+    *(Decision, Chosen, LeftOut, Candidate, ModelUse, SearchUse, Evidence, Exposure),
+    *(Activation, Entry, AskedTool, Result, Artifact, RunEnd, Writer),
+    *(Toolset, ActiveTool, DeferredTool, SkillText),
+)
+"""The values whose fields have a description below them."""
+
+
 @cache
 def openapi_document() -> Json:
     """Return the document."""
@@ -112,9 +138,12 @@ def _schemas() -> Json:
     toolset = schemas["Toolset"]
     for name in _LOCAL:
         result["properties"].pop(name)
-    toolset["properties"]["digest"] = {"type": "string"}
+    toolset["properties"]["digest"] = {
+        "type": "string",
+        "description": "The digest of the list, which is its ETag.",
+    }
     _bound_step(schemas["RouteBody"]["properties"], schemas["StepPolicy"]["properties"])
-    for kind in (RouteBody, StepPolicy, Decision, Toolset, Result):
+    for kind in _DESCRIBED:
         _describe(kind, schemas[kind.__name__]["properties"])
     for name in ("Decision", "Result", "Toolset"):
         schemas[name]["required"] = sorted(schemas[name]["properties"])

@@ -92,7 +92,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "take back what `install` did: dry run, unless --yes",
         run_uninstall,
     )
-    uninstall.add_argument("agent")
+    uninstall.add_argument("agent", help="its command, as it was installed with")
     _add_yes(uninstall, "carry it out")
 
     status = _verb(

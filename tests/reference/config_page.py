@@ -1,4 +1,4 @@
-"""`config/README.md`: every key with its type, default and meaning, made from the schemas, so that
+"""`reference/config.md`: every key with its type, default and meaning, made from the schemas, so that
 it can't lie.
 """
 
@@ -9,68 +9,55 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from bundle_router.core.config.written_forms import FILES, schema
-from bundle_router.core.values import LocalTool
-from bundle_router.wiring.shipped import PACKAGES, shipped_tools
 
-_HEAD: Final = """\
-# Configuration
+from tests.reference.markdown import GENERATED, code, table, without_gaps
 
-Every key of the five config files. This page is generated from the code that reads them (`.ci/generate`).
+_HEAD: Final = f"""\
+# Configuration keys
 
-- Your `config/` folder lies over the shipped one. `servers.toml` and `bundles.toml` merge by name: an entry of yours
-  replaces the shipped one of that name whole. `router.toml` merges key by key. Your `routes.toml` and `policy.toml`
-  replace the shipped ones whole.
-- `bundle-router init` writes a commented config with JSON Schemas, which editors use for completion and hover text.
-- `bundle-router check` names every mistake at once, and what is legal but dead or risky; `check --fix` corrects what
-  has one right answer.
-- Unknown keys are refused. A secret is never written here: `${NAME}` in `headers` and `env` is read from the
-  environment when the server is contacted.
-- Development mode, servers that are started as processes, and use without pins come from the caller's code or from the
-  command line, never from a file.
+Every key of the five files of a `config/` folder. {GENERATED} from the code that reads them. How the files lie over the
+shipped ones, and what checks them, says [config/README.md](../../../config/README.md).
+
 """
 _NAMES: Final = {"servers": "NAME", "bundles": "ID", "options": "MODEL"}
 
 
-def shipped_servers() -> dict[str, Sequence[LocalTool]]:
-    """Return the first-party servers' tools."""
-    return {server: shipped_tools(server) for server in PACKAGES}
-
-
-def reference_text() -> str:
-    """Return the text of `config/README.md`."""
+def page() -> str:
+    """Return the text of the page."""
     parts = [_HEAD]
     for file in FILES:
         whole = schema(file)
-        parts.append(f"\n## {file}\n\n{whole['description']}\n")
+        parts.append(f"## {file}\n\n{whole['description']}\n\n")
         for key, node in whole["properties"].items():
             parts += _section(whole, key, node, "")
-    return "".join(parts)
+    return without_gaps(parts)
 
 
 def _section(
     whole: Mapping[str, Any], key: str, node: Mapping[str, Any], within: str
 ) -> Iterator[str]:
     """Yield the heading and the rows of a table, then those of the tables inside it."""
-    path, many, table = _table(whole, key, node, within)
+    path, many, declared = _table(whole, key, node, within)
     heading = f"[[{path}]]" if many else f"[{path}]"
-    yield (
-        f"\n### `{heading}`\n\n{node['description']}\n\n| key | type | default | meaning"
-        " |\n|---|---|---|---|\n"
+    yield f"### `{heading}`\n\n{node['description']}\n\n"
+    rows = declared["properties"].items()
+    required = declared.get("required", ())
+    yield table(
+        ("key", "type", "default", "meaning"),
+        [
+            (code(name), _type(row), _default(name, row, required), row["description"])
+            for name, row in rows
+        ],
     )
-    required = table.get("required", ())
-    for name, row in table["properties"].items():
-        default = (
-            "required"
-            if name in required
-            else f"`{json.dumps(row['default'])}`"
-            if "default" in row
-            else ""
-        )
-        meaning = row["description"].replace("|", "\\|")
-        yield f"| `{name}` | {_type(row)} | {default} | {meaning} |\n"
-    for name, row in table["properties"].items():
+    for name, row in rows:
         if _inner(row) is not None:
             yield from _section(whole, name, row, path)
+
+
+def _default(name: str, row: Mapping[str, Any], required: Sequence[str]) -> str:
+    if name in required:
+        return "required"
+    return code(json.dumps(row["default"])) if "default" in row else ""
 
 
 def _table(
