@@ -38,7 +38,7 @@ SPELLINGS = {
 }
 FOUND_IN_TEXT = ("bare", "of a server", "between spaces")
 """Spellings in which free text (the arguments of `call_tool`) is redacted, too: not a token within
-a word (SECURITY.md).
+a word (security/runs.md).
 """
 
 

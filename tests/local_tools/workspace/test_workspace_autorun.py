@@ -541,11 +541,13 @@ def test_no_program_is_started_where_it_could_make_what_the_router_imports(
     assert run("open('src/x.py', 'w')").failed
 
 
-def test_the_tables_in_the_security_policy_are_these() -> None:
-    text = (REPOSITORY / ".github" / "SECURITY.md").read_text(encoding="utf-8")
+def test_the_tables_on_the_pages_about_security_are_these() -> None:
+    pages = REPOSITORY / "router" / "docs" / "security"
+    text = (pages / "protected-files.md").read_text("utf-8")
     for rows in (autorun.PROTECTED, ORDINARY):
         for names, who in rows:
             assert f"| {', '.join(f'`{name}`' for name in names)} | {who} |" in text
+    text = (pages / "credentials.md").read_text("utf-8")
     assert all(f"| `{name}` | {who} |" in text for name, who in CREDENTIALS)
 
 

@@ -107,7 +107,9 @@ def test_no_server_on_a_unix_socket_outside_is_reached(
         source = f"import os; os.chdir({folder!r})\n"
         source += CONNECT.replace("sys.argv[1]", "'s'")
     if kind == "readable":
-        pytest.skip("a folder that the operator lets programs read is shown as it is (SECURITY.md)")
+        pytest.skip(
+            "a folder that the operator lets programs read is shown as it is (security/files.md)"
+        )
     ran = run(source, address, facilities=facilities)
     ran.need("mounts")
     assert ran.failed

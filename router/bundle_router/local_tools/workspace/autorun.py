@@ -3,7 +3,7 @@
 The criterion is *unasked*. Files that run because somebody entered or opened the folder, committed,
 logged in or started an interpreter are protected: nobody reads them first. Files that run because
 somebody builds, tests or installs the project are ordinary content: agents may edit them and people
-review them. `.github/SECURITY.md` has both tables.
+review them. `router/docs/security/protected-files.md` has both tables.
 
 `write_file` checks the names at any depth, `exec` at the top of the step's folder.
 """
