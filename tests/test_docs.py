@@ -8,20 +8,25 @@ import asyncio
 import re
 import shlex
 import shutil
+import sqlite3
 import textwrap
 import tomllib
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 from bundle_router.adapters.config_files import read_config
 from bundle_router.cli import VERBS, parser
 from bundle_router.core.config import from_bytes
 from bundle_router.core.values import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
 from bundle_router.review import sentences
 from bundle_router.review.lint import check
+from bundle_router.service.metrics import ServiceMetrics
 from bundle_router.wiring.catalogs import local_cards
 
+from tests.command_line import run
 from tests.transcripts import Reader, typed
 
 ROOT = Path(__file__).parent.parent
@@ -134,6 +139,34 @@ def test_every_piece_of_config_is_accepted(page: str, text: str) -> None:
     assert [problem for problem in check(files, cards=cards) if problem.level == "error"] == []
 
 
+def test_the_queries_of_the_notebook_find_something_in_the_runs_of_the_demo(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, "demo")
+    run(tmp_path, "runs", "index")
+    with closing(sqlite3.connect(tmp_path / "runs" / "index.sqlite")) as index:
+        for table in ("decisions", "bundles", "exposures", "calls"):
+            index.execute(f"CREATE TEMP VIEW {table} AS SELECT * FROM bundle_router_{table}")
+        rows = [len(index.execute(query).fetchall()) for _, query in blocks("sql")]
+    assert len(rows) == 3
+    assert min(rows) >= 5
+
+
+def test_every_series_of_the_alert_rules_is_one_of_the_services() -> None:
+    page = (ROOT / "router/docs/how-to/production.md").read_text("utf-8")
+    named = set(re.findall(r"\bbundle_router_(\w+)", page))
+    text = ServiceMetrics(lambda: 0.0).text().decode()
+    shown = set(re.findall(r"^# TYPE bundle_router_(\w+)", text, re.MULTILINE))
+    known = {name + end for name in shown for end in ("", "_bucket")}
+    assert named
+    assert named <= known
+
+
+@pytest.mark.parametrize(("page", "text"), blocks("yaml"))
+def test_every_piece_of_yaml_can_be_read(page: str, text: str) -> None:
+    assert yaml.safe_load(text)
+
+
 @pytest.mark.parametrize("command", commands())
 def test_every_command_can_be_typed(command: str) -> None:
     words = shlex.split(re.sub(r"\$?\b(RUN|SEQ)\b", "3", command).split(" && ")[0])[1:]
@@ -155,6 +188,24 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [link for link in targets if link and not (page.parent / link).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_heading_finds_it(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]*\.md|)#([^)]+)\)", page.read_text("utf-8"))
+    missing = [
+        (target, anchor)
+        for target, anchor in links
+        if anchor not in anchors(page.parent / target if target else page)
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize(
     "name", [code for code in inline() if re.fullmatch(r"bundle_router(\.\w+)+", code)]
 )
@@ -174,37 +225,60 @@ def test_every_path_exists(name: str) -> None:
     assert (ROOT / name).exists()
 
 
+SECURITY = {
+    page: page.read_text("utf-8")
+    for page in sorted((ROOT / "router/docs/security").glob("*.md"))
+    if page.stem not in ("README", "protected-files", "credentials")
+}
+"""The pages of promises, one for each area."""
 PROMISES = [
-    [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-    for line in (
-        (ROOT / ".github" / "SECURITY.md")
-        .read_text("utf-8")
-        .partition("## What outside")[0]
-        .splitlines()
-    )
-    if line.startswith("| ") and not line.startswith("| promise")
+    (page.stem, *section.split("\n", 1))
+    for page, text in SECURITY.items()
+    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    if "**Not promised:**" in section
 ]
+"""Page, title and text of each promise."""
 
 
-@pytest.mark.parametrize("row", PROMISES, ids=lambda row: row[0][:60])
+@pytest.mark.parametrize(
+    ("page", "title", "text"), PROMISES, ids=lambda text: text.partition("\n")[0][:60]
+)
 def test_every_promise_names_tests_that_exist_where_they_were_run_and_what_it_does_not_cover(
-    row: list[str],
+    page: str, title: str, text: str
 ) -> None:
-    _promise, tests, run_on, not_promised = row
-    above = PROMISES[: PROMISES.index(row)]
-    while tests.startswith("same file"):
-        tests = above.pop()[1]
+    promise, held, rest = text.partition("- **Held by** ")
+    tests, not_held, not_promised = rest.partition("- **Not promised:**")
+    assert promise.strip()
+    assert held
+    assert not_held
     named = re.findall(r"`([\w./]+\.py)`", tests)
     for name in named:
         (found,) = ROOT.glob(name if "/" in name else f"tests/**/{name}")
         assert re.search(r"^(async )?def test_", found.read_text("utf-8"), re.MULTILINE), name
     assert named
-    assert re.search(r"\bpure: any|\bLinux \d+\.\d+.*\b(root|user)\b", run_on)
-    assert not_promised
+    assert not_promised.strip()
+
+
+def test_every_page_of_promises_says_where_they_were_run() -> None:
+    usual = "Linux 6.18, as root and as an ordinary user, unless it says otherwise"
+    assert [page.stem for page, text in SECURITY.items() if usual not in text] == []
+    assert {page for page, *_ in PROMISES} == {page.stem for page in SECURITY}
+    assert len(PROMISES) == 75
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.is_relative_to(ROOT / "router/docs")],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_no_cell_of_a_table_has_more_than_forty_words(page: Path) -> None:
+    rows = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert [cell for cell in cells if len(cell.split()) > 40] == []
 
 
 def test_every_attack_that_was_tried_has_a_place_among_the_promises() -> None:
-    text = (ROOT / ".github" / "SECURITY.md").read_text("utf-8").partition("## What outside")[0]
+    text = "\n".join(SECURITY.values())
     named = set(re.findall(r"\b(?:B\d|[SF]-\d\d)\b", text))
     assert named == {
         *(f"B{number}" for number in range(1, 7)),

@@ -27,6 +27,8 @@ from tests.command_line import CODE, Finished, run_any
 FENCE: Final = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TITLE: Final = re.compile(r'title="([^"]+)"')
 ASSIGNED: Final = re.compile(r"([A-Z]+)=(.*)")
+PATH: Final = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+"""Where programs are found: those of this environment first."""
 SHELL: Final = re.compile(r"[|&;<>()`*]")
 """Characters by which a command is one for a shell."""
 
@@ -82,15 +84,14 @@ class Reader:
             return subprocess.CompletedProcess(command, done.returncode, "", done.stderr)
         if command.startswith("bundle-router ") and not SHELL.search(command.split(" '")[0]):
             words = shlex.split(Template(command).safe_substitute(self.variables))
-            return run_any(self.folder, *words[1:])
+            return run_any(self.folder, *words[1:], env={"PATH": PATH})
         return self._by_a_shell(command)
 
     def _by_a_shell(self, command: str) -> Finished:
-        programs = Path(sys.executable).parent
         env = {
             **os.environ,
             **self.variables,
-            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "PATH": PATH,
             "PYTHONPATH": CODE,
             "GIT_CONFIG_GLOBAL": os.devnull,
             **{f"GIT_{who}_NAME": "Ann" for who in ("AUTHOR", "COMMITTER")},

@@ -191,7 +191,7 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     if _lacks_embeddings(catalog):
         say(
             f"of more than {FEW_BUNDLES} bundles search finds the right one more often with a local"
-            " embedding model ([search.embeddings] local, router/docs/explanation/decisions.md)"
+            " embedding model ([search.embeddings] local, router/docs/how-to/search.md)"
         )
     for line in _keyless_lines(catalog):
         say(line)
