@@ -12,11 +12,12 @@ import sqlite3
 import textwrap
 import tomllib
 from contextlib import closing
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]  # it has no types
 from bundle_router.adapters.config_files import read_config
 from bundle_router.cli import VERBS, parser
 from bundle_router.core.config import from_bytes
@@ -188,6 +189,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [link for link in targets if link and not (page.parent / link).exists()] == []
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
@@ -268,10 +270,15 @@ def test_every_page_of_promises_says_where_they_were_run() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page.is_relative_to(ROOT / "router/docs")],
+    [
+        page
+        for page in PAGES
+        if page.is_relative_to(ROOT / "router/docs")
+        and "This page is generated" not in page.read_text("utf-8")
+    ],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_no_cell_of_a_table_has_more_than_forty_words(page: Path) -> None:
+def test_no_cell_of_a_table_that_is_written_by_hand_has_more_than_forty_words(page: Path) -> None:
     rows = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| ")]
     cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
     assert [cell for cell in cells if len(cell.split()) > 40] == []
