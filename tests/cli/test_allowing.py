@@ -56,6 +56,16 @@ def test_with_yes_the_role_gets_the_bundle_and_the_change_can_be_undone(
     assert "may have 'docs.fetch' already" in project(*ALLOW).stdout
 
 
+def test_without_a_route_the_bundle_is_permitted_alone(project: Shell, tmp_path: Path) -> None:
+    said = project(*ALLOW, "--no-route", "--yes").stdout
+    assert "written: config/policy.toml" in said
+    assert "routes.toml" not in said
+    assert (tmp_path / "config" / "routes.toml").read_text(encoding="utf-8") == ROUTES
+    (line,) = (tmp_path / "config" / "changes.jsonl").read_text(encoding="utf-8").splitlines()
+    reason = "bundle-router allow docs.fetch --role clerk --no-route"
+    assert json.loads(line)["reason"] == reason
+
+
 def test_an_unknown_bundle_is_named_with_the_nearest_one(project: Shell) -> None:
     said = project("allow", "docs.fetsh", "--role", "clerk", "--yes", code=3).stderr
     assert "no bundle is called 'docs.fetsh'" in said

@@ -142,6 +142,20 @@ def test_what_is_allowed_already_needs_no_edit() -> None:
     assert allowed(policy, routes) == {}
 
 
+def test_a_bundle_that_is_only_permitted_is_found_by_search() -> None:
+    texts = {
+        POLICY: "# ours\n",
+        ROUTES: '[[routes]]\nname = "r"\nrole = "clerk"\nbundles = ["mail.risky"]\n',
+    }
+    allowance = BundleAllowance("mail.read", "clerk", routed=False)
+    assert with_allowance(catalog_of(texts), texts, allowance) == {
+        POLICY: (
+            '# ours\n\n[[policies]]\nname = "what clerk may have"\nrole = "clerk"\n'
+            'allow = ["bundle:mail.read"]\n'
+        )
+    }
+
+
 def test_an_unknown_bundle_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(RequestError, match="no bundle is called") as caught:
         allowed("#\n", "#\n", bundle="mail.raed")

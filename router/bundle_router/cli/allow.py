@@ -19,6 +19,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workflow", default="", help="only in this workflow (default: in any)")
     parser.add_argument(
+        "--no-route",
+        action="store_true",
+        help="permit it alone: steps that no route covers find it by search, or a model picks it",
+    )
+    parser.add_argument(
         "--yes", action="store_true", help="write it: you have read what it newly allows"
     )
     add_config(parser)
@@ -45,7 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
     files = {file.name: file for file in editor.files()}
     # A file that the folder lacks is the shipped one in force, and is written whole.
     texts = {name: file.text if file.digest else file.shipped for name, file in files.items()}
-    allowance = BundleAllowance(arguments.bundle, arguments.role, arguments.workflow)
+    allowance = BundleAllowance(
+        arguments.bundle, arguments.role, arguments.workflow, routed=not arguments.no_route
+    )
     drafts = with_allowance(catalog, texts, allowance)
     if not drafts:
         return _report_nothing(arguments)
@@ -89,4 +96,6 @@ def _command(allowance: BundleAllowance) -> str:
     words = f"bundle-router allow {allowance.bundle} --role {allowance.role}"
     if allowance.workflow:
         words += f" --workflow {allowance.workflow}"
+    if not allowance.routed:
+        words += " --no-route"
     return words

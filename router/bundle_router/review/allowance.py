@@ -9,7 +9,8 @@ Rules:
 3. Nothing is edited where the result would have no effect: where a row denies the bundle, or asks
    for fewer effects or more trust.
 4. Routes for this role alone get the bundle. Where there is none, a new route comes before the
-   first that covers the role, and gives what that one gives as well.
+   first that covers the role, and gives what that one gives as well. Without `routed` no route is
+   edited: where none covers a step, search or a model finds the bundle.
 5. Text is inserted: comments, order and layout stay.
 """
 
@@ -45,6 +46,8 @@ class BundleAllowance:
     """The role of the steps: a name."""
     workflow: str = ""
     """The workflow of the steps; empty: any."""
+    routed: bool = True
+    """Whether these steps get the bundle by a route, and not only may have it."""
 
     def is_all_of(self, row: AddressedRow) -> bool:
         """Return whether a row is for steps of this allowance alone."""
@@ -82,10 +85,9 @@ def with_allowance(
     bundle = _bundle_of(catalog, allowance)
     _check_headers(texts[POLICY], "policies", POLICY)
     _check_headers(texts[ROUTES], "routes", ROUTES)
-    edited = {
-        POLICY: _edit_policy(catalog.policies, bundle, texts[POLICY], allowance),
-        ROUTES: _edit_routes(catalog.routes, texts[ROUTES], allowance),
-    }
+    edited = {POLICY: _edit_policy(catalog.policies, bundle, texts[POLICY], allowance)}
+    if allowance.routed:
+        edited[ROUTES] = _edit_routes(catalog.routes, texts[ROUTES], allowance)
     return {name: text for name, text in edited.items() if text != texts[name]}
 
 
