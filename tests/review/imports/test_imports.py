@@ -126,7 +126,7 @@ def test_pinned_definitions_that_the_library_knows_bring_its_bundles(
     (bundle,) = tomllib.loads(found.bundles)["bundles"].values()
     assert bundle["tools"] == ["clock.convert_time", "clock.get_current_time"]
     assert bundle["effects"] == ["read"]
-    assert "'time' of the library, revision 1" in found.bundles
+    assert "'time' of the library, revision 2" in found.bundles
 
 
 def test_one_variable_never_stands_for_two_values() -> None:
