@@ -284,7 +284,7 @@ def test_a_page_of_a_long_run_reads_its_part_alone(tmp_path: Path) -> None:
     found = open_reader(write(made.runs, tmp_path), config=CONFIG)
     client = TestClient(pages(found), base_url=BASE)
     first = client.get("/runs/r-1").text
-    (onward,) = re.findall(r'href="(/runs/r-1\?from=\d+)"', first)
+    onward, *_ = re.findall(r'rel="next" href="(/runs/r-1\?from=\d+)"', first)
     before = found.index.rows_read
     rest = client.get(onward).text
     assert found.index.rows_read - before < 450
@@ -320,6 +320,41 @@ def test_calls_of_branches_stand_under_their_decisions(tmp_path: Path) -> None:
     assert "further calls of decision 0, on a page before" in late
     assert "further calls of decision 1, on a page before" in late
     assert re.findall(r'id="r(\d+)"', late) == ["5", "7", "8"]
+    found.close()
+
+
+def test_a_long_run_is_folded_and_each_of_its_records_has_a_permalink(tmp_path: Path) -> None:
+    made = Team()
+    for at in range(110):
+        made.step("r-1", "feature", "implementer", "implement", f"goal {at}")
+        made.call("r-1", "repo.read_file", f"src/{at}.py")
+    made.call("r-1", "deploy.apply")
+    found = open_reader(write(made.runs, tmp_path / "runs"), config=CONFIG)
+    client = TestClient(pages(found), base_url=BASE, follow_redirects=False)
+    first = client.get("/runs/r-1").text
+    assert first.count("<details><summary") == 100
+    assert "page 1 of 2" in first
+    assert 'href="/runs/r-1?at=330#r330"' in first, "the first denial is on the other page"
+
+    early = client.get("/runs/r-1?at=101").text
+    (opened,) = re.findall(r'id="r(\d+)">(?:(?!id="r).)*<details open><summary', early, re.DOTALL)
+    assert opened == "99", "the step whose call is asked for"
+    late = client.get("/runs/r-1?at=305").text
+    assert 'id="r305"' in late
+    assert "page 2 of 2" in late
+    assert 'href="#r330"' in late
+    assert client.get("/runs/r-1?go=305").headers["location"] == "/runs/r-1?at=305#r305"
+    facts = client.get("/runs/r-1.json?at=305").json()
+    assert facts["first"] == {"denied": 330}
+    assert [part["first_seq"] for part in facts["parts"]] == [0, 300]
+    assert facts["decisions"][0]["seq"] == 300
+
+    publish(found, ["r-1"], tmp_path / "out")
+    written = (tmp_path / "out" / "runs" / "r-1.html").read_text("utf-8")
+    assert 'href="r-1/from-300.html#r330"' in written
+    onward = (tmp_path / "out" / "runs" / "r-1" / "from-300.html").read_text("utf-8")
+    assert 'id="r305"' in onward
+    assert 'href="../r-1.html"' in onward
     found.close()
 
 

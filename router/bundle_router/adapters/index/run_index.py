@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from bundle_router.adapters.index.changes import IndexChanges, Source, find_changes
+from bundle_router.adapters.index.counting import FAILED
 from bundle_router.adapters.index.database import (
     PREFIX,
     SEARCH,
@@ -40,6 +41,7 @@ from bundle_router.adapters.index.index_file import IndexFile, version_in
 from bundle_router.adapters.index.overviews import EVERY, record_rows, stats, table
 from bundle_router.adapters.index.totals import FACETS, SUMS, filled
 from bundle_router.core.catalog.step_address import PARTS, address_from_json
+from bundle_router.core.records.outline import MARKS
 from bundle_router.core.records.read_model import (
     NOBODY,
     ArtifactUse,
@@ -47,6 +49,7 @@ from bundle_router.core.records.read_model import (
     FacetCount,
     RecordQuery,
     RunPage,
+    RunPart,
     RunQuery,
     RunRow,
     RunStamp,
@@ -356,6 +359,26 @@ class RunIndex:
             end,
             tuple(restore_types("decisions", row) for row in earlier),
         )
+
+    def parts(self, run_id: str, size: int) -> tuple[RunPart, ...]:
+        """Return the run in parts of so many records, in order."""
+        counts = ", ".join(
+            f"coalesce(sum(mark = '{mark}'), 0) as {mark},"
+            f" min(case when mark = '{mark}' then seq end) as first_{mark}"
+            for mark in MARKS
+        )
+        rows = self._ask(
+            "with marked as (select seq, 1 as step, case when doubt <> '' then 'doubt' end as mark"
+            f" from {PREFIX}decisions where run_id = :run_id union all select seq, 0, case when"
+            f" outcome = 'denied' then 'denied' when outcome in {FAILED} then 'failed' end from"
+            f" {PREFIX}calls where run_id = :run_id), placed as (select *, row_number() over (order"
+            " by seq) - 1 as place from marked) select min(seq) as first_seq, max(seq) as last_seq,"
+            f" count(*) as records, sum(step) as steps, {counts} from placed group by place / :size"
+            " order by first_seq",
+            run_id=run_id,
+            size=size,
+        )
+        return tuple(RunPart(**row) for row in rows)
 
     def _part(
         self, connection: sqlite3.Connection, table: Table, run_id: str, start: int, limit: int

@@ -71,9 +71,14 @@ def outline(
     `earlier` are steps before the part, of which calls in it may be.
     """
     outlining = _Outlining({step.decision_id: step for step in earlier})
-    known = list(entries)
-    sub_runs = sorted((e for e in known if e.kind == "sub-run"), key=lambda entry: entry.time)
-    for entry in sorted((e for e in known if e.kind != "sub-run"), key=lambda entry: entry.seq):
+    sub_runs: list[OutlineEntry[T_co]] = []
+    recorded: list[OutlineEntry[T_co]] = []
+    for entry in entries:
+        (sub_runs if entry.kind == "sub-run" else recorded).append(entry)
+    sub_runs.sort(key=lambda entry: entry.time)
+    recorded.sort(key=lambda entry: entry.seq)
+
+    for entry in recorded:
         while sub_runs and sub_runs[0].time < entry.time:
             outlining.place(sub_runs.pop(0))
         if entry.kind == "step":
@@ -146,12 +151,12 @@ def record_entries(records: Iterable[Record]) -> list[OutlineEntry[Record]]:
     an end.
     """
     listed = list(records)
-    ended = {record.call_id for record in listed if isinstance(record, CallFinished)}
-    entries = (_record_entry(record, ended) for record in listed)
+    ended_ids = {record.call_id for record in listed if isinstance(record, CallFinished)}
+    entries = (_record_entry(record, ended_ids) for record in listed)
     return [entry for entry in entries if entry is not None]
 
 
-def _record_entry(record: Record, ended: set[str]) -> OutlineEntry[Record] | None:
+def _record_entry(record: Record, ended_ids: set[str]) -> OutlineEntry[Record] | None:
     if isinstance(record, DecisionRecord):
         decision = record.decision
         verdict = decision.search.verdict if decision.search is not None else None
@@ -161,7 +166,7 @@ def _record_entry(record: Record, ended: set[str]) -> OutlineEntry[Record] | Non
     if isinstance(record, CallFinished | RequestPassed):
         mark = mark_of_call(record.outcome)
         return OutlineEntry("call", record, record.seq, record.time, record.decision_id, mark)
-    if isinstance(record, CallStarted) and record.call_id not in ended:
+    if isinstance(record, CallStarted) and record.call_id not in ended_ids:
         return OutlineEntry("call", record, record.seq, record.time, record.decision_id)
     return None
 

@@ -285,6 +285,25 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPart:
+    """Consecutive records of a run, as many as a page shows: decisions, and calls at their end."""
+
+    first_seq: int
+    last_seq: int
+    records: int
+    steps: int
+    denied: int
+    """Refused calls; `first_denied` is the first of them, None where there is none."""
+    failed: int
+    """Calls that failed."""
+    doubt: int
+    """Decisions that may be wrong although nothing failed."""
+    first_denied: int | None = None
+    first_failed: int | None = None
+    first_doubt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """A part of a run's records as rows of the index, in order.
 

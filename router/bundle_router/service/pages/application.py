@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from bundle_router.core.values.artifacts import SHA256
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
 from bundle_router.service.pages.library_views import library_page, library_server_page
-from bundle_router.service.pages.queries import Query, fields_of, first
+from bundle_router.service.pages.queries import Query, fields_of, first, whole_number
 from bundle_router.service.pages.rendering import (
     NAV,
     Links,
@@ -257,7 +257,7 @@ class PageRoutes:
             ),
             *page("/runs/{run}/{seq:int}/array", lambda r: v.array(*_place_of(r), query_of(r))),
             *page("/runs/{run}/{seq:int}", lambda r: v.record(*_place_of(r))),
-            *page("/runs/{run}", lambda r: v.run(r.path_params["run"], query_of(r))),
+            *page("/runs/{run}", self._run),
             Route("/assets/{name}", self._asset),
             Route("/{rest:path}", self._nothing),
         ]
@@ -272,6 +272,15 @@ class PageRoutes:
             return page
         notice = self._reader.index.notice
         return replace(page, values={"stale": stale, "notice": notice, **page.values})
+
+    def _run(self, request: Request) -> PageContent | str:
+        """Return a run's page; redirect the number of a record to the part that shows it."""
+        run_id = request.path_params["run"]
+        query = query_of(request)
+        if first(query, "go"):
+            seq = whole_number(first(query, "go"))
+            return f"/runs/{self._reader.index.run(run_id).run_id}?at={seq}#r{seq}"
+        return self._views.run(run_id, query)
 
     def _named_why(self, request: Request) -> PageContent | str:
         """Redirect a form to its address: the typed name becomes a part of the path, if it can."""

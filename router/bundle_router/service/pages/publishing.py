@@ -14,6 +14,7 @@ from typing import Final
 from bundle_router.core.records.read_model import RunPage, RunQuery
 from bundle_router.core.values.artifacts import SHA256
 from bundle_router.errors import CorruptRun, RequestError, RouterError, storage_error
+from bundle_router.service.pages.queries import fields_of
 from bundle_router.service.pages.rendering import Links, PageContent, asset_bytes, json_text, render
 from bundle_router.service.pages.views import RECORDS, PageViews
 from bundle_router.workbench.run_reader import RunReader
@@ -78,6 +79,9 @@ class PublishedPages:
 
     def _addresses(self, run_id: str) -> Iterator[tuple[str, str]]:
         yield f"/runs/{run_id}", f"runs/{run_id}.html"
+        for part in self._reader.index.parts(run_id, RECORDS)[1:]:
+            start = part.first_seq
+            yield f"/runs/{run_id}?from={start}", f"runs/{run_id}/from-{start}.html"
         for table in ("decisions", "calls"):
             for row in self._reader.index.rows_of(table, run_id):
                 yield f"/runs/{run_id}/{row['seq']}", f"runs/{run_id}/{row['seq']}.html"
@@ -131,9 +135,10 @@ class PublishedPages:
     def _view(self, address: str) -> Callable[[], PageContent]:
         if address == "/runs":
             return self._list
-        parts = address.split("/")
+        path, _, query = address.partition("?")
+        parts = path.split("/")
         if len(parts) == 3:
-            return lambda: self._views.run(parts[2], {}, limit=max(RECORDS, 1_000_000))
+            return lambda: self._views.run(parts[2], fields_of(query))
         if parts[-1] == "array":
             return lambda: self._views.array(parts[2], int(parts[3]), {})
         return lambda: self._views.record(parts[2], int(parts[3]))

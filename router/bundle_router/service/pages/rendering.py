@@ -73,13 +73,12 @@ class Links:
     def to(self, address: str, **query: object) -> str:
         """Return the link to an address; empty if its page was not published."""
         values = {name: value for name, value in query.items() if value not in ("", None)}
+        if values:
+            address += f"?{urlencode(values, doseq=True)}"
         if self.files is None:
-            link = self.base + address
-            if values:
-                link += f"?{urlencode(values, doseq=True)}"
-            return link
+            return self.base + address
 
-        if values or address not in self.files:
+        if address not in self.files:
             return ""
         folder = os.path.dirname(self.at) or "."  # noqa: PTH120 - text
         return os.path.relpath(self.files[address], folder)

@@ -17,7 +17,10 @@ from bundle_router.core.catalog import Bundle, Catalog, Server
 from bundle_router.core.catalog.step_address import address_json
 from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.outline import (
+    MARKS,
+    Mark,
     OutlineEntry,
+    OutlineStep,
     call_row_entry,
     outline,
     step_row_entry,
@@ -39,6 +42,7 @@ from bundle_router.core.values.words import SOURCES
 from bundle_router.errors import RequestError
 from bundle_router.review.search_habits import counted_habits
 from bundle_router.service.pages import charts
+from bundle_router.service.pages.page_place import PagePlace, part_with
 from bundle_router.service.pages.queries import (
     PER_PAGE,
     Query,
@@ -49,12 +53,17 @@ from bundle_router.service.pages.queries import (
     whole_number,
 )
 from bundle_router.service.pages.rendering import PageContent
+from bundle_router.service.pages.waterfall import waterfall
 from bundle_router.workbench.run_reader import DecisionDetail, RunReader
 
 Away = Callable[[], Mapping[str, str]]
 """Returns the servers that are unavailable, with the reason."""
 RECORDS: Final = 200
 """Maximum records of a run on one page."""
+_LAST: Final = "~"
+"""A text after every time."""
+UNFOLDED: Final = 25
+"""Maximum steps of a page that are shown unfolded."""
 NESTED_DEPTH: Final = 3
 NESTED_RUNS: Final = 20
 NESTED_RECORDS: Final = 50
@@ -210,14 +219,25 @@ class PageViews:
     # --- one run ----------------------------------------------------------------------------------
 
     def run(self, run_id: str, query: Query, limit: int = RECORDS) -> PageContent:
-        """Return the timeline of a run, `limit` records at a time."""
+        """Return the timeline of a run, `limit` records at a time.
+
+        `from` names the first of them; `at` one that is among them, and is shown unfolded.
+        """
         run = self._reader.index.run(run_id)
+        parts = self._reader.index.parts(run_id, limit)
+        target_seq = whole_number(first(query, "at"), -1)
         start = whole_number(first(query, "from"))
+        if target_seq >= 0 and parts:
+            start = part_with(parts, target_seq).first_seq
         part = self._reader.index.timeline(run_id, start=start, limit=limit)
         if run.state != "unreadable" and run.records <= RECORDS:
             verified = self._reader.verified(run_id)
         else:
             verified = None
+        items = self._nest_sub_runs(items_of(part, start))
+        for item in items:
+            item["open"] = target_seq in _seqs_of(item)
+        place = PagePlace(parts, start, part)
         return self._page(
             "run.html",
             run_id,
@@ -228,16 +248,22 @@ class PageViews:
                 "calls": part.calls,
                 "sub_runs": [sub.to_json() for sub in part.sub_runs],
                 "next": part.next_seq,
+                "first": {mark: jump.seq for mark, jump in place.jumps().items()},
+                "parts": [asdict(row) for row in parts],
             },
             run=run,
             part=part,
-            items=self._nest_sub_runs(items_of(part, start)),
-            start=start,
+            items=items,
             nested_open=len(part.sub_runs) <= NESTED_OPEN,
+            folded=len(items) > UNFOLDED,
+            fall=waterfall(items),
+            place=place,
+            jumps=place.jumps(),
+            strip=place.strip(),
             verified=verified,
             never_used=self._reader.index.never_used(run_id),
             refused=self._reader.index.refused(run_id),
-            newest=max((row["seq"] for row in (*part.decisions, *part.calls)), default=-1),
+            newest=parts[-1].last_seq if parts else -1,
         )
 
     def _nest_sub_runs(
@@ -572,11 +598,36 @@ def items_of(part: Timeline, start: int) -> list[dict[str, Any]]:
         {
             "row": step.step.value if step.step is not None else None,
             "continued": step.continued,
+            "marks": _marks_below(step),
+            "later": _calls_later(step) if part.next_seq is not None else 0,
+            "open": False,
             "bundles": part.bundles.get(step.step.seq, ()) if step.step is not None else (),
             "below": [_below_item(entry, part) for entry in step.below],
         }
         for step in outline(entries, map(step_row_entry, part.earlier))
     ]
+
+
+def _marks_below(step: OutlineStep[Any]) -> list[Mark]:
+    """Return the marks of a step's calls; its own doubt is said in words."""
+    marks = {entry.mark for entry in step.below}
+    return [mark for mark in MARKS if mark in marks]
+
+
+def _calls_later(step: OutlineStep[Any]) -> int:
+    """Return how many calls of a step are not in this part of its run, but in later ones."""
+    if step.step is None or step.continued:
+        return 0
+    calls = [e for e in step.below if e.kind == "call" and e.value["kind"] == "call"]
+    return max(0, (step.step.value["calls"] or 0) - len(calls))
+
+
+def _seqs_of(item: Mapping[str, Any]) -> set[int]:
+    """Return the numbers of the records of a step that the page shows."""
+    rows = [entry["row"] for entry in item["below"] if entry["kind"] == "call"]
+    if item["row"] is not None:
+        rows.append(item["row"])
+    return {row["seq"] for row in rows}
 
 
 def _below_item(entry: OutlineEntry[Any], part: Timeline) -> dict[str, Any]:
@@ -589,13 +640,21 @@ def _below_item(entry: OutlineEntry[Any], part: Timeline) -> dict[str, Any]:
 def _sub_run_entries(part: Timeline, start: int) -> Iterator[OutlineEntry[Any]]:
     """Yield the sub-runs of the part: by their parent's decision, else by when they began."""
     decision_ids = {row["decision_id"] for row in part.decisions}
-    times = sorted(row["time"] or "" for row in (*part.decisions, *part.calls))
+    first_time, end_time = _times_of(part, start)
     for sub_run in part.sub_runs:
-        began = sub_run.began
-        is_before = start > 0 and bool(times) and began < times[0]
-        is_after = part.next_seq is not None and bool(times) and began >= times[-1]
-        if sub_run.parent_decision_id in decision_ids or not (is_before or is_after):
-            yield OutlineEntry("sub-run", sub_run, -1, began, sub_run.parent_decision_id)
+        is_below = sub_run.parent_decision_id in decision_ids
+        if is_below or first_time <= sub_run.began < end_time:
+            decision_id = sub_run.parent_decision_id
+            yield OutlineEntry("sub-run", sub_run, -1, sub_run.began, decision_id)
+
+
+def _times_of(part: Timeline, start: int) -> tuple[str, str]:
+    """Return when a part begins, and when the next one does; without bounds at the run's ends."""
+    times = sorted(row["time"] or "" for row in (*part.decisions, *part.calls))
+    if not times:
+        return "", _LAST
+    first_time = times[0] if start else ""
+    return first_time, times[-1] if part.next_seq is not None else _LAST
 
 
 def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:
