@@ -5,6 +5,7 @@ complete.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shlex
 import shutil
@@ -161,6 +162,45 @@ def test_every_series_of_the_alert_rules_is_one_of_the_services() -> None:
     known = {name + end for name in shown for end in ("", "_bucket")}
     assert named
     assert named <= known
+
+
+def test_the_container_file_copies_what_is_there_and_starts_a_service_that_exists() -> None:
+    text = (ROOT / ".github/deploy/Containerfile").read_text("utf-8")
+    copied = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)", text, re.MULTILINE)
+        for source in line.split()[:-1]
+    ]
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+    included = build["targets"]["wheel"]["force-include"]
+    assert [source for source in included if not source.startswith(tuple(copied))] == []
+    words = json.loads(
+        re.findall(r"^CMD (\[.*?\])", text, re.MULTILINE | re.DOTALL)[0].replace("\\", "")
+    )
+    assert parser(("serve",)).parse_args(words).without_tls
+
+
+def test_the_unit_starts_a_service_that_exists() -> None:
+    text = (ROOT / ".github/deploy/bundle-router.service").read_text("utf-8").replace("\\\n", "")
+    (command,) = re.findall(r"^ExecStart=\S+/bundle-router (.*)", text, re.MULTILINE)
+    assert parser(("serve",)).parse_args(shlex.split(command)).port == 8765
+
+
+def test_the_deployment_starts_a_service_that_exists_and_mounts_what_it_names() -> None:
+    (deployment,) = [
+        value
+        for _, text in blocks("yaml")
+        if isinstance(value := yaml.safe_load(text), dict) and value.get("kind") == "Deployment"
+    ]
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    words = parser(("serve",)).parse_args(container["args"])
+    mounts = {row["mountPath"]: row["name"] for row in container["volumeMounts"]}
+    assert set(mounts.values()) == {row["name"] for row in pod["volumes"]}
+    for path in (words.config, words.tokens, words.runs, words.workspace):
+        assert any(str(path).startswith(mount) for mount in mounts), path
+    assert str(words.runs) not in mounts  # the folder of runs is private: the volume lies above it
 
 
 @pytest.mark.parametrize(("page", "text"), blocks("yaml"))
