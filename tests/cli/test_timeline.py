@@ -151,6 +151,35 @@ def test_calls_of_a_branch_stand_under_its_decision(reviewed: Any) -> None:
     assert "sub-run" not in right
 
 
+def test_two_runs_are_compared_by_what_they_were_shown_and_called(reviewed: Any) -> None:
+    at = {
+        "runs": reviewed.folder / "runs",
+        "workspace": reviewed.folder,
+        "local": {"tickets": TOOLS},
+    }
+    policy = CONFIG["policy"].replace('deny = ["tool:tickets.close_ticket"]', "")
+    reviewed.write(policy=policy)
+    with Router.open(reviewed.folder / "config", **at) as router:
+        router.route_sync(Step(run_id="r-2", workflow="w", role="r", step="s"))
+        router.route_sync(Step(run_id="r-2", workflow="w", role="r", step="t"))
+        for name, number in (("get_ticket", 7), ("close_ticket", 7)):
+            router.call_sync("r-2", f"tickets.{name}", {"number": number})
+    shown = reviewed("runs", "compare", "r-1", "r-2").stdout
+    said = " ".join(shown.split())
+    assert "policy 'nobody closes tickets that others opened, or deletes them' changed" in said
+    assert "+ may call tickets.close_ticket" in said
+    assert "2 of 2 steps differ" in said
+    assert "tools + tickets.close_ticket" in said
+    assert "+ 1 w / r / t" in said, "the step that only the second run has"
+    facts = reviewed.json("runs", "compare", "r-1", "r-2")
+    (pair, only_b) = facts["steps"]
+    assert (pair["by"], only_b["a"], only_b["b"]["address"][2]) == ("goal", None, "t")
+    assert [call["a"]["outcome"] for call in pair["calls"]].count("denied") == 1
+    assert "0 of 1 step differ" in reviewed("runs", "compare", "r-1", "r-1").stdout
+    assert "the same" in reviewed("runs", "compare", "r-1", "r-1", "--all").stdout
+    assert "there is no run 'r-9'" in reviewed("runs", "compare", "r-1", "r-9", code=3).stderr
+
+
 def test_a_recorded_decision_is_found_by_the_name_of_its_step(reviewed: Any) -> None:
     at = {
         "runs": reviewed.folder / "runs",

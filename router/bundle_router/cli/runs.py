@@ -25,6 +25,7 @@ from bundle_router.cli.output import (
     say_whole,
     table,
 )
+from bundle_router.cli.run_comparing import compare
 from bundle_router.cli.run_lists import (
     AGE,
     AGE_S,
@@ -87,6 +88,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--limit", type=int, default=50, help="places shown (default: 50)")
     show = verb("show", _show, "show the decisions and calls of one run", runs=1)
     show.add_argument("--seq", type=int, help="one record in full")
+    comparing = verb(
+        "compare",
+        compare,
+        "show what differs between two runs: steps, tools, calls, outcomes, tokens, times, config",
+        runs=2,
+    )
+    comparing.add_argument("--all", action="store_true", help="also print steps that do not differ")
     verify = verb(
         "verify",
         _verify,

@@ -20,7 +20,9 @@ from bundle_router.core.records.outline import (
     record_entries,
     step_row_entry,
 )
-from bundle_router.core.records.tables import RunRows
+from bundle_router.core.records.tables import RunRows, rows
+from bundle_router.core.values.doubt import doubt_of
+from bundle_router.core.values.words import Doubt
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,8 +140,8 @@ def test_records_and_the_rows_of_tables_give_one_outline() -> None:
         records = router.fakes.records("r")
 
     values = [value for record in records if (value := read_record(record)) is not None]
-    rows = RunRows("r")
-    made = [(table, row) for record in records for table, row in rows.of(record)]
+    of_run = RunRows("r")
+    made = [(table, row) for record in records for table, row in of_run.of(record)]
     of_rows = [
         *(step_row_entry(row) for table, row in made if table == "decisions"),
         *(call_row_entry(row) for table, row in made if table == "calls"),
@@ -151,3 +153,40 @@ def test_records_and_the_rows_of_tables_give_one_outline() -> None:
     assert numbers(outline(record_entries(values))) == [(0, [5, 8]), (1, [3, 7])]
     assert numbers(outline(of_rows)) == [(0, [5, 8]), (1, [3, 7])]
     assert first_marks(record_entries(values)) == first_marks(of_rows) == {"denied": 8}
+
+
+# --- doubt ---
+
+DOUBTS: list[tuple[str, str | None, bool | None, Doubt | None]] = [
+    ("mapping", None, None, None),
+    ("search", "enough", None, None),
+    ("model", "ambiguous", True, None),
+    ("model", "ambiguous", False, "model_unsure"),
+    ("shortlist", "novel", None, "nothing_sure"),
+    ("shortlist", "novel", False, "model_unsure"),
+    ("default", "ambiguous", None, "nothing_sure"),
+    ("none", "novel", None, "nothing_sure"),
+    ("none", None, None, None),
+]
+
+
+@pytest.mark.parametrize(("source", "verdict", "sure", "expected"), DOUBTS)
+def test_a_decision_is_in_doubt_where_its_model_says_so_or_nobody_was_sure(
+    source: str, verdict: str | None, sure: bool | None, expected: Doubt | None
+) -> None:
+    assert doubt_of(source, verdict, sure) == expected
+
+
+def test_the_row_of_a_decision_says_how_sure_model_and_search_were() -> None:
+    record = {
+        "type": "route.decided",
+        "run_id": "r",
+        "seq": 0,
+        "source": "model",
+        "search": {"verdict": "ambiguous", "probability": 0.42, "threshold": 0.9},
+        "model": {"name": "m", "sure": False},
+    }
+    ((table, row),) = rows(record)
+    assert table == "decisions"
+    names = ("model_sure", "verdict", "probability", "threshold", "doubt")
+    assert [row[name] for name in names] == [False, "ambiguous", 0.42, 0.9, "model_unsure"]

@@ -62,7 +62,8 @@ def some_addresses(reader: RunReader) -> list[str]:
         "/", "/runs", "/runs?denied=1&sort=-took", "/steps?degraded=1", "/calls?outcome=denied", "/search?q=retry",
         "/matrix", "/catalog", "/catalog/repo.readonly", "/servers/repo", f"/artifacts/{sha256}", f"/runs/{run}",
         f"/runs/{run}/0", f"/runs/{run}/0/array?form=anthropic", f"/runs/{run}/0/why/workspace.exec", f"/runs/{run}/2",
-        f"/compare?a={run}/0&b=feature-001/0", "/library?q=delete", "/library/github-ref",
+        f"/compare?a={run}/0&b=feature-001/0", f"/compare?a={run}&b=feature-001&all=1",
+        "/library?q=delete", "/library/github-ref",
     ]  # fmt: skip
 
 
@@ -356,6 +357,19 @@ def test_a_long_run_is_folded_and_each_of_its_records_has_a_permalink(tmp_path: 
     assert 'id="r305"' in onward
     assert 'href="../r-1.html"' in onward
     found.close()
+
+
+def test_two_runs_are_compared_step_by_step(client: TestClient) -> None:
+    page = client.get("/compare?a=feature-001&b=feature-002").text
+    facts = client.get("/compare.json?a=feature-001&b=feature-002").json()
+    differing = [pair for pair in facts["steps"] if pair["differs"]]
+    assert f"<b>{len(differing)} of {len(facts['steps'])} steps differ</b>" in page
+    assert page.count("<article") == len(differing) > 0
+    assert "All aligned steps were decided under the same revision" in page
+    same = client.get("/compare?a=feature-001&b=feature-001").text
+    assert f"<b>0 of {len(facts['steps'])} steps differ</b>" in same
+    assert client.get("/compare?a=feature-001&b=nobody").status_code == 404
+    assert 'name="a" value="feature-001"' in client.get("/runs/feature-001").text
 
 
 # --- published ------------------------------------------------------------------------------------

@@ -434,6 +434,18 @@ class RunIndex:
         )
         return [restore_types(table, row) for row in rows]
 
+    def exposed_tools(self, run_id: str) -> dict[str, tuple[str, ...]]:
+        """Return the tools that the run's decisions showed, by the digest of what was shown."""
+        rows = self._ask(
+            f"select exposure, tool from {PREFIX}exposures where exposure in (select exposure from"
+            f" {PREFIX}decisions where run_id = :run_id) order by exposure, position",
+            run_id=run_id,
+        )
+        tools: dict[str, list[str]] = {}
+        for row in rows:
+            tools.setdefault(row["exposure"], []).append(row["tool"])
+        return {exposure: tuple(names) for exposure, names in tools.items()}
+
     def never_used(self, run_id: str) -> list[tuple[str, int]]:
         """Return the bundles that the run showed but never called, with the number of steps that
         showed them.

@@ -392,7 +392,31 @@ class PageViews:
         )
 
     def compare(self, query: Query) -> PageContent:
-        """Return two decisions side by side."""
+        """Return two runs, or two decisions (`RUN/NUMBER`), side by side."""
+        if "/" in first(query, "a") + first(query, "b"):
+            return self._compare_decisions(query)
+        return self._compare_runs(query)
+
+    def _compare_runs(self, query: Query) -> PageContent:
+        from bundle_router.workbench.compared_runs import compare_runs
+
+        comparison = compare_runs(self._reader, first(query, "a")[:200], first(query, "b")[:200])
+        every = first(query, "all") == "1"
+        pairs = comparison.pairs if every else comparison.differing
+        page = whole_number(first(query, "page"), 1) or 1
+        return self._page(
+            "compare_runs.html",
+            "Compare",
+            "/runs",
+            comparison.to_json(),
+            comparison=comparison,
+            every=every,
+            pairs=pairs[(page - 1) * PER_PAGE : page * PER_PAGE],
+            page=page,
+            page_count=-(-len(pairs) // PER_PAGE),
+        )
+
+    def _compare_decisions(self, query: Query) -> PageContent:
         a = self._named_decision(first(query, "a"))
         b = self._named_decision(first(query, "b"))
         names = {
