@@ -191,6 +191,27 @@ def test_files_that_cannot_be_read_are_reported_with_the_rest(
     ]
 
 
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        (("route.toml",), "did you mean 'routes.toml', which is missing?"),
+        (("routes.yaml",), "the config is TOML: write routes.toml"),
+        (("router.toml", "rooter.toml"), "did you mean 'router.toml'?"),
+        (("values.yaml", "changes.json"), ""),
+    ],
+)
+def test_a_file_that_was_meant_for_the_config_is_named(
+    names: tuple[str, ...], advice: str, tmp_path: Path, cards: Mapping[str, Card]
+) -> None:
+    (tmp_path / "servers.toml").write_text("# ours\n")
+    for name in names:
+        (tmp_path / name).write_text("# ours\n")
+    stray = [found for found in check(read_config(tmp_path), cards=cards) if found.rule]
+    assert [found.suggestion for found in stray if found.rule == "stray-file"] == (
+        [advice] if advice else []
+    )
+
+
 def test_files_that_change_while_the_folder_is_read_are_read_again(tmp_path: Path) -> None:
     """The writer strikes at the worst moment: policy.toml has been read, router.toml is about to
     be.

@@ -27,6 +27,7 @@ from bundle_router.core.config.config_text import (
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import ConfigError, Problem
 
+_OTHER_FORMATS: Final = ("yaml", "yml", "json")
 _READS: Final = 6
 """Maximum attempts to read a folder that changes meanwhile."""
 
@@ -156,7 +157,7 @@ def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
     for _ in range(_READS):
         try:
             with os.scandir(folder) as entries:
-                names = sorted(entry.name for entry in entries if entry.name.endswith(".toml"))
+                names = sorted(entry.name for entry in entries if _is_for_us(entry.name))
         except OSError as error:
             raise ConfigError(
                 [Problem(str(shown), 0, "", f"can't be read: {reason_of(error)}")]
@@ -172,6 +173,12 @@ def _read_folder(folder: Path, shown: Path, layer: Layer) -> list[ConfigFile]:
             )
         ]
     )
+
+
+def _is_for_us(name: str) -> bool:
+    """Return whether a file is one of the config, or was meant to be: `routes.yaml`."""
+    stem, _, ending = name.rpartition(".")
+    return ending == "toml" or (ending in _OTHER_FORMATS and f"{stem}.toml" in FILE_NAMES)
 
 
 def _read_file(folder: Path, name: str, display_path: str, layer: Layer) -> ConfigFile:

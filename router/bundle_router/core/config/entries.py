@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -24,10 +23,12 @@ from bundle_router.core.config.positions import Path
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.written_forms import FILES, Form, form_of, value_of
 from bundle_router.core.values.form_errors import UNQUOTED, explain, known_keys
-from bundle_router.errors import Problem
 
 MAX_ENTRIES: Final = 8_000
 """Entries of one table of one file."""
+
+MAX_LINES_ABOVE: Final = 300
+"""Lines above an unknown key in which its table's header is looked for."""
 
 ValueT = TypeVar("ValueT", covariant=True)
 
@@ -73,12 +74,12 @@ def read(file: ConfigFile, report: Report) -> FileContent:
     form = form_of(FILES[file.name])
     for key, value in islice(data.items(), MAX_ENTRIES):
         if key not in form.model_fields:
-            hint = report.suggester.did_you_mean(key, known_keys(form, ()))
+            meant = report.suggester.did_you_mean(key, known_keys(form, ()))
             known = f"known here: {', '.join(known_keys(form, ()))}"
-            report.add(file, (key,), f"unknown key {key[:80]!r}", hint or known)
-            content.readable = (
-                content.readable and not hint
-            )  # what stands there is misplaced, not missing
+            hint = meant or _commented_table(file, (key,), form, report) or known
+            report.add(file, (key,), f"unknown key {key[:80]!r}", hint)
+            # what stands there is misplaced, not missing
+            content.readable = content.readable and not meant
             continue
         shape = get_origin(form.model_fields[key].annotation)
         if shape in (list, dict) and not isinstance(value, shape):
@@ -110,49 +111,11 @@ def parse(file: ConfigFile, report: Report) -> dict[str, Any] | None:
         except (
             ValueError
         ) as error:  # TOMLDecodeError, or int() where its limit on digits was lowered
-            problem = _syntax_problem(file, str(error))
+            from bundle_router.core.config.syntax_problems import syntax_problem
+
+            problem = syntax_problem(file, error)
     report.add_unreadable(file, problem)
     return None
-
-
-def _syntax_problem(file: ConfigFile, message: str) -> Problem:
-    match = re.search(r" \(at line (\d+), column (\d+)\)$", message)
-    if match is not None:
-        reason = message[: match.start()]
-        twice = re.search(r"[Cc]annot declare \('(\w+)',\) twice", reason)
-        line = int(match[1])
-        column = int(match[2])
-        is_list = file.name in ("routes.toml", "policy.toml")
-        if is_list:
-            many = "write [[{}]] for each of several"
-        else:
-            many = "put all of its keys under the first [{}]"
-        hint = many.format(twice[1]) if twice else _syntax_hint(file, line, column)
-        return Problem(
-            file.display_path, line, "", f"not valid TOML: {_lower(reason)}", hint, column=column
-        )
-    last = file.text.count("\n", 0, len(file.text.rstrip())) + 1
-    reason = message.removesuffix(" (at end of document)")
-    return Problem(
-        file.display_path, last, "", f"not valid TOML: {_lower(reason)}, at the end of the file"
-    )
-
-
-def _syntax_hint(file: ConfigFile, line: int, column: int) -> str:
-    """Return what to write instead of a word of another language, or one without quotes."""
-    text = file.text.split("\n")[line - 1][column - 1 :]
-    word = re.match(r"[A-Za-z][\w./:-]*", text)
-    if line == 1 and text.startswith("{"):
-        return "this is JSON; `bundle-router import` takes over the servers of a .mcp.json"
-    if word and word[0] in ("True", "False"):
-        return f"write {word[0].lower()}"
-    if word:
-        return "put text in quotes"
-    return ""
-
-
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:]
 
 
 def _single_entries(
@@ -275,4 +238,32 @@ def _report(
         # The entry was validated alone: the index it had there (0) stands for the one it has in the
         # file.
         path = (*place.path, *where[len(place.path) :])
+        if detail["type"] == "extra_forbidden":
+            suggestion = _commented_table(place.file, path, form, report) or suggestion
         report.add(place.file, path, message, suggestion)
+
+
+def _commented_table(file: ConfigFile, path: Path, form: type[Form], report: Report) -> str:
+    """Return what to do about an unknown key that is one of a table whose header is a comment, as
+    `init` writes them; empty if it is none.
+    """
+    from bundle_router.core.config.syntax_problems import header_names
+
+    if report.is_full(file):
+        return ""
+    line = report.line(file, path)
+    lines = report.lines(file)
+    for number in range(line - 1, max(0, line - MAX_LINES_ABOVE), -1):
+        text = lines[number - 1].strip()
+        if header_names(text) is not None:
+            return ""
+        names = header_names(text.lstrip("# ")) if text.startswith("#") else None
+        if names is None:
+            continue
+        if path[-1] not in known_keys(form, names):
+            return ""
+        header = text.lstrip("# ")
+        return (
+            f"it is a key of {header}; line {number}, its header, is a comment: take the # from it"
+        )
+    return ""

@@ -3,7 +3,8 @@ could be changed.
 
 Rules:
 1. Entries that merge with the shipped config (servers, bundles, router) are written as comments, so
-   that defaults of later versions still apply; uncommenting an entry takes it over. Files that
+   that defaults of later versions still apply; uncommenting an entry takes it over. Of router.toml,
+   whose sections merge key by key, the headers stand: uncommenting one key changes it. Files that
    replace the shipped ones whole (routes, policy) are written in full, since an empty one would
    mean "nothing".
 2. The texts are the shipped files, so the two can't differ.
@@ -36,8 +37,7 @@ _OVERLAID: Final[Mapping[str, str]] = {
     "router.toml": (
         """\
 # Your settings, over the ones that come with Bundle Router, key by key.
-# What follows are the shipped ones, commented out: to change one, take the '#' from it and from
-# its [section].
+# What follows are the shipped ones, commented out: to change one, take the '#' from it.
 """
     ),
 }
@@ -81,7 +81,8 @@ def scaffold_texts(shipped: Mapping[str, str]) -> dict[str, str]:
     `shipped` has the shipped config files by name.
     """
     texts = {
-        f"config/{name}": _overlay_head(shipped[name], head) for name, head in _OVERLAID.items()
+        f"config/{name}": _overlay_head(shipped[name], head, keep_headers=name == "router.toml")
+        for name, head in _OVERLAID.items()
     }
     texts |= {
         f"config/{name}": _insert_head(shipped[name], head) for name, head in _REPLACING.items()
@@ -98,9 +99,13 @@ def _insert_head(text: str, head: str) -> str:
     return f"{directive}\n{head}#\n{rest}"
 
 
-def _overlay_head(text: str, head: str) -> str:
+def _overlay_head(text: str, head: str, *, keep_headers: bool) -> str:
     directive, _, rest = text.partition("\n")
-    return f"{directive}\n{head}\n" + "\n".join(_comment_out(line) for line in rest.split("\n"))
+    lines = [
+        line if keep_headers and line.startswith("[") else _comment_out(line)
+        for line in rest.split("\n")
+    ]
+    return f"{directive}\n{head}\n" + "\n".join(lines)
 
 
 def _comment_out(line: str) -> str:

@@ -13,8 +13,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from typing import Any
 
 from bundle_router.core.catalog import Bundle, Policy, Route, Server, Settings
@@ -81,17 +82,14 @@ def merge_files(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
     `files` are in the order of `in_order`.
     """
     merged = WrittenConfig()
+    present = {file.name for file in files if file.layer == "project"}
     for file in files:
         if file.name not in FILE_NAMES:
-            hint = (
-                report.suggester.did_you_mean(file.name, FILE_NAMES)
-                or f"known files: {', '.join(FILE_NAMES)}"
-            )
             report.add(
                 file,
                 (),
                 "is not a file of the config and is not read",
-                hint,
+                _stray_advice(file.name, present, report),
                 level="warning",
                 rule="stray-file",
             )
@@ -101,6 +99,27 @@ def merge_files(files: Sequence[ConfigFile], report: Report) -> WrittenConfig:
             merged.unread.add(file.name)
         _lay_over(merged, content)
     return merged
+
+
+def _stray_advice(name: str, present: Collection[str], report: Report) -> str:
+    """Return what a file that is not read may have been meant to be. Of two names that are as
+    near, it is the one that is not `present`.
+    """
+    stem, _, ending = name.rpartition(".")
+    if ending != "toml":
+        return f"the config is TOML: write {stem}.toml"
+    nearest = report.suggester.nearest(name, FILE_NAMES)
+    if nearest is None:
+        return f"known files: {', '.join(FILE_NAMES)}"
+    as_near = [other for other in FILE_NAMES if _likeness(name, other) == _likeness(name, nearest)]
+    missing = [other for other in as_near if other not in present]
+    if missing:
+        return f"did you mean {missing[0]!r}, which is missing?"
+    return f"did you mean {nearest!r}?"
+
+
+def _likeness(name: str, other: str) -> float:
+    return SequenceMatcher(None, name.lower(), other).ratio()
 
 
 def _lay_over(written: WrittenConfig, content: FileContent) -> None:

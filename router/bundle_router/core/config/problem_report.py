@@ -38,6 +38,7 @@ class Report:
         self.suggester = Suggester()
         self._order = {file.display_path: index for index, file in enumerate(files)}
         self._positions: dict[str, Positions] = {}
+        self._lines: dict[str, list[str]] = {}
         self._problems: list[Problem] = []
         self.counts: Counter[str] = Counter()
         self.has_errors = False
@@ -62,9 +63,7 @@ class Report:
                 Problem(file.display_path, 0, "", message, suggestion, level, rule)
             )
             return
-        positions = self._positions.get(file.display_path)
-        if positions is None:
-            positions = self._positions[file.display_path] = locate(file.text)
+        positions = self._positions_of(file)
         # `role = "x"` may be written for `role = ["x"]`: the element that was found wrong is then
         # the key itself.
         while path and isinstance(path[-1], int) and path not in positions:
@@ -86,6 +85,27 @@ class Report:
         if isinstance(where, str):
             inner = (where,) if where else ()
         self.add(entry.file, (*entry.path, *inner), message, suggestion)
+
+    def line(self, file: ConfigFile, path: Path) -> int:
+        """Return the line of a path, of its parent where it is not in the text; 0 without lines."""
+        return self._positions_of(file).line(path) if file.has_lines else 0
+
+    def lines(self, file: ConfigFile) -> Sequence[str]:
+        """Return the lines of a file. Split once."""
+        lines = self._lines.get(file.display_path)
+        if lines is None:
+            lines = self._lines[file.display_path] = file.text.split("\n")
+        return lines
+
+    def is_full(self, file: ConfigFile) -> bool:
+        """Return whether further problems of a file are only counted."""
+        return self.counts[file.display_path] >= MAX_PER_FILE
+
+    def _positions_of(self, file: ConfigFile) -> Positions:
+        positions = self._positions.get(file.display_path)
+        if positions is None:
+            positions = self._positions[file.display_path] = locate(file.text)
+        return positions
 
     def add_unreadable(self, file: ConfigFile, problem: Problem) -> None:
         """Add a problem of a file that is not TOML, so that it has no positions."""
