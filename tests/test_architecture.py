@@ -180,7 +180,11 @@ OWNERS = {
     "obstore": {"router/bundle_router/adapters/postgres/objects.py"},
     "pyarrow": {"router/bundle_router/adapters/export.py"},
     "jinja2": {"router/bundle_router/service/pages/rendering.py"},
-    "markupsafe": {"router/bundle_router/service/pages/charts.py"},
+    "markupsafe": {
+        "router/bundle_router/service/pages/charts.py",
+        "router/bundle_router/service/pages/docs_views.py",
+    },
+    "markdown_it": {"router/bundle_router/service/pages/documentation.py"},
     "puremagic": {"router/bundle_router/adapters/media.py"},
     "rich": {"router/bundle_router/cli/output.py"},
     "markdownify": {"router/bundle_router/local_tools/docs/markdown.py"},

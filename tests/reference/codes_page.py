@@ -88,6 +88,11 @@ def sections() -> Iterator[tuple[str, str, Mapping[str, str]]]:
         " `search.embeddings`).",
         sentences.RECALLS,
     )
+    yield (
+        "Doubts",
+        "Why a decision is in doubt: nothing was sure, or the model was not.",
+        sentences.DOUBTS,
+    )
     yield "Outcomes", "How a call ended (`outcome`).", sentences.OUTCOMES
     yield (
         "Calls",

@@ -134,4 +134,9 @@ def test_the_wheel_holds_the_data_that_modules_read(tmp_path: Path) -> None:
         for name in ("search/word_lists", "servers/warning_light/vocabulary")
     } <= data
     with zipfile.ZipFile(wheel) as packed:
-        assert data - {*packed.namelist()} == set()
+        names = {*packed.namelist()}
+    assert data - names == set()
+    docs = ROOT / "router" / "docs"
+    pages = {f"bundle_router/docs/{path.relative_to(docs)}" for path in docs.rglob("*.md")}
+    assert "bundle_router/docs/reference/records.md" in pages
+    assert pages - names == set()

@@ -200,21 +200,36 @@ yours may have codes of their own.
 """
 
 
-def sentence_of(word: str, kind: str = "") -> str:
-    """Return the sentence for a closed word; empty for any other.
+LISTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "left-out": CODE_SENTENCES,
+    "reasons": REASONS,
+    "sources": SOURCES,
+    "outcomes": OUTCOMES,
+    "failures": FAILURES,
+    "doubts": DOUBTS,
+    "calls": CALL_CODES,
+}
+"""The closed lists, by the anchors of their sections in the reference. Of a word in two of them the
+first is meant, unless a kind is named.
+"""
+_OF_KIND: Final = {"source": "sources", "failure": "failures"}
+
+
+def list_of(word: str, kind: str = "") -> str:
+    """Return the name of the list that has a closed word; empty for any other word.
 
     Some words are in two lists (`timeout`, `search`): `kind` (`source`, `failure`) says which is
     meant.
     """
-    first: Mapping[str, str] = {"source": SOURCES, "failure": FAILURES}.get(kind, CODE_SENTENCES)
-    return next(
-        (
-            words[word]
-            for words in (first, CODE_SENTENCES, REASONS, SOURCES, OUTCOMES, FAILURES, DOUBTS)
-            if word in words
-        ),
-        "",
-    )
+    named = _OF_KIND.get(kind)
+    names = (named, *LISTS) if named is not None else tuple(LISTS)
+    return next((name for name in names if word in LISTS[name]), "")
+
+
+def sentence_of(word: str, kind: str = "") -> str:
+    """Return the sentence for a closed word; empty for any other. `kind`: see `list_of`."""
+    name = list_of(word, kind)
+    return LISTS[name][word] if name else ""
 
 
 def exposure_line(exposure: Exposure) -> str:

@@ -64,6 +64,7 @@ def some_addresses(reader: RunReader) -> list[str]:
         f"/runs/{run}/0", f"/runs/{run}/0/array?form=anthropic", f"/runs/{run}/0/why/workspace.exec", f"/runs/{run}/2",
         f"/compare?a={run}/0&b=feature-001/0", f"/compare?a={run}&b=feature-001&all=1",
         "/library?q=delete", "/library/github-ref",
+        "/docs", "/docs/reference/codes", "/docs/reference/records", "/docs/start/engine",
     ]  # fmt: skip
 
 

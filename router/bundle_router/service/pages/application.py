@@ -18,10 +18,12 @@ from starlette.routing import BaseRoute, Route
 
 from bundle_router.core.values.artifacts import SHA256
 from bundle_router.errors import CorruptRun, RequestError, RouterError, UnknownRun
+from bundle_router.service.pages.docs_views import docs_page
+from bundle_router.service.pages.documentation import documentation
 from bundle_router.service.pages.library_views import library_page, library_server_page
 from bundle_router.service.pages.queries import Query, fields_of, first, whole_number
 from bundle_router.service.pages.rendering import (
-    NAV,
+    SERVED_NAV,
     Links,
     PageContent,
     asset_bytes,
@@ -71,7 +73,7 @@ def pages(
     reviewer: Reviewer = lambda _: None,
     away: Away | None = None,
     first_routes: Sequence[BaseRoute] = (),
-    nav: Sequence[tuple[str, str]] = NAV,
+    nav: Sequence[tuple[str, str]] = SERVED_NAV,
 ) -> Asgi:
     """Return the pages of a reader.
 
@@ -210,6 +212,7 @@ class PageRoutes:
         self, reader: RunReader, links: Links, reviewer: Reviewer, away: Away | None = None
     ) -> None:
         self._reader = reader
+        self._base = links.base
         self._views = PageViews(reader, away=away)
         refusal = "this token may read, and not label"
         self._answers = PageAnswers(
@@ -229,6 +232,7 @@ class PageRoutes:
             return self._answers.part(path, partial(self._refreshed, view))
 
         v = self._views
+        docs = documentation(self._base)
         return [
             *page("/", lambda r: v.overview(query_of(r))),
             *page("/runs", lambda r: v.runs(query_of(r))),
@@ -245,6 +249,10 @@ class PageRoutes:
                 lambda r: library_server_page(r.path_params["server"], self._reader.where),
             ),
             *page("/servers/{server}", lambda r: v.server(r.path_params["server"])),
+            *self._answers.page("/docs", lambda _: docs_page(docs, "")),
+            *self._answers.page(
+                "/docs/{page:path}", lambda r: docs_page(docs, r.path_params["page"])
+            ),
             *page("/artifacts/{sha256}", lambda r: v.artifact(r.path_params["sha256"])),
             part("/parts/runs", lambda r: v.new_runs(query_of(r))),
             part("/parts/runs/{run}", lambda r: v.new_records(r.path_params["run"], query_of(r))),

@@ -16,6 +16,7 @@ from bundle_router.errors import ConfigError, Problem, RequestError, RouterError
 from bundle_router.review.behaviour import CHANGE_KINDS, Behaviour, edited_words, edits_as_words
 from bundle_router.review.privileges import EFFECT_SIGNS, Kind, PrivilegeDiff, sentence
 from bundle_router.review.privileges.privilege_rows import PrivilegeRow
+from bundle_router.service.pages.documentation import entry_of_key
 from bundle_router.service.pages.queries import Query, first
 from bundle_router.service.pages.rendering import PageContent
 from bundle_router.workbench.config_editing import (
@@ -268,6 +269,7 @@ def _problem_rows(problems: Sequence[Problem], texts: Mapping[str, str]) -> list
     return [
         {
             "problem": problem,
+            "entry": entry_of_key(problem.path) if problem.path else "",
             "here": problem.file in texts,
             "place": f"{problem.file}:{problem.line}" if problem.line else problem.file,
             "excerpt": "\n".join(excerpt_lines(problem, lines.get(problem.file, ()))),

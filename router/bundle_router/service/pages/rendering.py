@@ -2,8 +2,8 @@
 files.
 
 Rules:
-1. The template engine escapes everything. Only `charts` makes `Markup`, from numbers and escaped
-   text.
+1. The template engine escapes everything. Only `charts` and `docs_views` make `Markup`, from
+   numbers and escaped text.
 2. Untrusted text is shown with its control and invisible characters spelled out (`visible`).
 3. A page links only to pages that `Links` knows. Files link to files.
 """
@@ -24,6 +24,7 @@ from bundle_router.core.values.visible import visible
 from bundle_router.errors import needs_extra
 from bundle_router.review.sentences import sentence_of
 from bundle_router.service.pages import charts
+from bundle_router.service.pages.documentation import entry_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,6 +38,8 @@ NAV: Final = (
     ("/catalog", "Catalog"),
 )
 """The navigation at the top of every page, in order: address and name."""
+SERVED_NAV: Final = (*NAV, ("/docs", "Docs"))
+"""The same of a service, which has pages that are not published."""
 GOOD: Final = frozenset(("ok", "closed", "mapping", "direct"))
 BAD: Final = frozenset(
     ("denied", "tool_error", "timeout", "unavailable", "unreadable", "unknown", "budget")
@@ -117,6 +120,7 @@ def environment() -> Environment:
         "pretty": pretty_json,
         "size": size,
         "sentence": sentence_of,
+        "entry": entry_of,
         "tone": tone,
         "percent": percent,
     }

@@ -42,7 +42,7 @@ from bundle_router.wiring.stores import RunPlace
 
 MAX_FORM_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes of a form: a config file with every character escaped."""
-WITH_CONFIG: Final = (*NAV, ("/config", "Config"))
+WITH_CONFIG: Final = (*NAV, ("/config", "Config"), ("/docs", "Docs"))
 """The navigation of pages where the config can be edited."""
 
 
