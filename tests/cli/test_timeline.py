@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from datetime import datetime, timedelta, timezone
+from time import tzset
 from typing import Any
 
 import pytest
@@ -140,7 +141,7 @@ def test_calls_of_a_branch_stand_under_its_decision(reviewed: Any) -> None:
         router.route_sync(below)
     shown = reviewed("runs", "show", "r-2").stdout
     lines = shown.splitlines()
-    assert lines[2] == "first denial: record 8"
+    assert lines[2:4] == ["times of day are UTC", "first denial: record 8"]
     left, right = shown[shown.index("look (branch left)") :].split("look (branch right)")
     assert "call tickets.get_ticket (branch left, decision 0)  → ok" in left
     assert '{"number":2}' in left
@@ -149,6 +150,20 @@ def test_calls_of_a_branch_stand_under_its_decision(reviewed: Any) -> None:
     assert right.count("(branch right, decision 1)  → ok") == 2
     assert '{"number":1}' in right
     assert "sub-run" not in right
+
+
+def test_times_are_local_where_that_is_asked_for(
+    reviewed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, *_) = reviewed.json("runs", "show", "r-1")["records"]
+    there = datetime.fromisoformat(first["time"]).astimezone(timezone(timedelta(hours=9)))
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "JST-9")
+        tzset()
+        shown = reviewed("runs", "show", "r-1", "--local-time").stdout
+    tzset()
+    assert "times of day are JST (UTC+0900)" in shown
+    assert f"0  {there:%H:%M:%S}" in shown
 
 
 def test_two_runs_are_compared_by_what_they_were_shown_and_called(reviewed: Any) -> None:

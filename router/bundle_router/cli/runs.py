@@ -88,6 +88,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     search.add_argument("--limit", type=int, default=50, help="places shown (default: 50)")
     show = verb("show", _show, "show the decisions and calls of one run", runs=1)
     show.add_argument("--seq", type=int, help="one record in full")
+    show.add_argument(
+        "--local-time", action="store_true", help="times of day by this machine's zone, not UTC"
+    )
     comparing = verb(
         "compare",
         compare,
@@ -210,7 +213,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if summary.parent_run_id:
         say(f"sub-run of {summary.parent_run_id}: runs show {summary.parent_run_id}")
     values = list(archive.values(run_id))
-    show_records(values, sub_run_entries(archive, run_id, values))
+    show_records(values, sub_run_entries(archive, run_id, values), local_time=arguments.local_time)
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
     return 0

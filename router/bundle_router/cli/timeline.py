@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
@@ -26,8 +27,9 @@ from bundle_router.core.records.outline import (
     outline,
     record_entries,
 )
+from bundle_router.core.values.doubt import Certainty
 from bundle_router.errors import CorruptRun, UnknownRun
-from bundle_router.review.sentences import exposure_line, selection_lines
+from bundle_router.review.sentences import certainty_line, exposure_line, selection_lines
 
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import RunArchive, RunSummary
@@ -46,17 +48,27 @@ _MARK_WORDS: Final[Mapping[Mark, str]] = {
 }
 
 
-def show_records(records: Sequence[Record], sub_runs: Iterable[OutlineEntry[Shown]] = ()) -> None:
+def show_records(
+    records: Sequence[Record],
+    sub_runs: Iterable[OutlineEntry[Shown]] = (),
+    *,
+    local_time: bool = False,
+) -> None:
     """Print the steps of a run with their calls, and the sub-runs where they began.
 
     A call stands under the decision it was made under, at its end, or at its start if no end was
-    recorded.
+    recorded. Times are UTC, or with `local_time` those of this machine's zone.
     """
     entries: list[OutlineEntry[Shown]] = [*record_entries(records), *sub_runs]
+    if local_time:
+        zone = datetime.now().astimezone()
+        say(f"times of day are {zone.tzname()} (UTC{zone:%z})")
+    else:
+        say("times of day are UTC")
     marks = first_marks(entries)
     if marks:
         say(" · ".join(f"first {_MARK_WORDS[mark]}: record {seq}" for mark, seq in marks.items()))
-    printer = _Printer(records)
+    printer = _Printer(records, local_time=local_time)
     for step in outline(entries):
         printer.show(step)
 
@@ -87,15 +99,11 @@ def _beginning_of(archive: RunArchive, sub_run: RunSummary) -> tuple[str, str]:
     return first.time, first.parent_decision_id
 
 
-def _clock(time: str) -> str:
-    """Return the time of day of a record (UTC), to the millisecond."""
-    return f"{time[11:23]}  " if time else ""
-
-
 class _Printer:
     """Prints the outlined steps of one run."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record], *, local_time: bool) -> None:
+        self._local_time = local_time
         self._finished: dict[str, int] = {}
         self._started: dict[str, CallStarted] = {}
         for record in records:
@@ -104,11 +112,19 @@ class _Printer:
             elif isinstance(record, CallStarted):
                 self._started[record.call_id] = record
 
+    def _clock(self, time: str) -> str:
+        """Return the time of day of a record, to the millisecond."""
+        if not time:
+            return ""
+        if self._local_time:
+            return f"{datetime.fromisoformat(time).astimezone():%H:%M:%S.%f}"[:-3] + "  "
+        return f"{time[11:23]}  "
+
     def show(self, step: OutlineStep[Shown]) -> None:
         branch = ""
         if step.step is not None and isinstance(step.step.value, DecisionRecord):
             decision = step.step.value
-            _show_step(decision)
+            _show_step(decision, self._clock(decision.time))
             if decision.branch:
                 branch = f" (branch {decision.branch}, decision {step.step.seq})"
         for entry in step.below:
@@ -120,16 +136,16 @@ class _Printer:
             self._show_call(record, branch)
         elif isinstance(record, RequestPassed):
             what = f"{record.method} of {record.server}{branch}"
-            _show_ended(record, what, record.arguments)
+            _show_ended(record, self._clock(record.time) + what, record.arguments)
         elif isinstance(record, CallStarted):
             line = f"call {record.name}{branch}  → started, and no end was recorded"
-            say_whole(f"{record.seq:>6}  ", _clock(record.time) + line, under=8)
+            say_whole(f"{record.seq:>6}  ", self._clock(record.time) + line, under=8)
             say(excerpt("        with ", record.arguments))
         elif isinstance(record, SubRunOpened):
             run_id = record.sub_run_id
-            say(f"{record.seq:>6}  {_clock(record.time)}sub-run {run_id} began further below")
+            say(f"{record.seq:>6}  {self._clock(record.time)}sub-run {run_id} began further below")
         elif not isinstance(record, DecisionRecord):
-            _show_sub_run(record, entry.time)
+            _show_sub_run(record, self._clock(entry.time).strip())
 
     def _show_call(self, record: CallFinished, branch: str) -> None:
         again = ""
@@ -143,28 +159,28 @@ class _Printer:
         started = self._started.get(record.call_id)
         if not arguments and started is not None:
             arguments = started.arguments
-        _show_ended(record, f"call {record.name}{branch}", arguments, noticed, again)
+        what = f"{self._clock(record.time)}call {record.name}{branch}"
+        _show_ended(record, what, arguments, noticed, again)
 
 
-def _show_sub_run(run: RunSummary, began: str) -> None:
-    began_at = began[11:19]
+def _show_sub_run(run: RunSummary, began_at: str) -> None:
     say(f"        ↳ sub-run {run.run_id} began at {began_at} ({run.state}): runs show {run.run_id}")
 
 
-def _show_step(record: DecisionRecord) -> None:
+def _show_step(record: DecisionRecord, clock: str) -> None:
     step = record.step
     decision = record.decision
     say()
     branch = f" (branch {record.branch})" if record.branch else ""
     degraded = " (degraded)" if decision.degraded else ""
-    heading(
-        f"{decision.seq:>4}  {_clock(record.time)}{address_of(step)}{branch}  ←"
-        f" {decision.source}{degraded}"
-    )
+    heading(f"{decision.seq:>4}  {clock}{address_of(step)}{branch}  ← {decision.source}{degraded}")
     for name, text in _asked_rows(record):
         say(excerpt(f"      {name}: ", text))
     for line in (decision.justification, *selection_lines(decision.search, decision.model)):
         say_whole("      ", line, under=8)
+    certainty = certainty_line(Certainty.of(decision))
+    if certainty:
+        say_whole("      ", certainty, under=8)
     for bundle in decision.bundles:
         if bundle.id in decision.offered:
             say_whole("      ~ ", f"{bundle.id}  (offered: {bundle.evidence})", under=10)
@@ -200,10 +216,7 @@ def _show_ended(
     again: str = "",
 ) -> None:
     code = f" {record.code}" if record.code not in ("", record.outcome) else ""
-    line = (
-        f"{_clock(record.time)}{what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f}"
-        f" ms{again}"
-    )
+    line = f"{what}  → {record.outcome}{code}{noticed}, {record.elapsed_ms:.1f} ms{again}"
     say_whole(f"{record.seq:>6}  ", line, under=8)
     if arguments:
         say(excerpt("        with ", arguments))

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from bundle_router.core.values import Exposure, ModelUse, SearchUse
+from bundle_router.core.values.doubt import Certainty
 
 CODE_SENTENCES: Final[Mapping[str, str]] = {
     "unknown_bundle": "No bundle has this id, and no bundle holds a tool of this name.",
@@ -250,6 +251,23 @@ def selection_lines(search: SearchUse | None, model: ModelUse | None) -> Iterato
         yield _search(search)
     if model is not None:
         yield _model(model)
+
+
+def certainty_line(certainty: Certainty) -> str:
+    """Return how sure the model and search were, in one line; empty where neither was asked."""
+    parts: list[str] = []
+    if certainty.model_sure is not None:
+        parts.append("the model is sure" if certainty.model_sure else "the model is not sure")
+    if certainty.probability is not None:
+        alone = "never decides alone"
+        if certainty.threshold is not None:
+            alone = f"decides alone from {certainty.threshold:.0%} on"
+        parts.append(f"search gives its best bundle {certainty.probability:.0%}, and {alone}")
+    elif certainty.verdict is not None:
+        parts.append(f"search: {certainty.verdict}, without a calibrated probability")
+    if certainty.doubt is not None:
+        parts.append(f"in doubt: {certainty.doubt}")
+    return f"how sure: {'; '.join(parts)}" if parts else ""
 
 
 def _search(use: SearchUse) -> str:

@@ -21,8 +21,9 @@ from bundle_router.core.records.outline import (
     step_row_entry,
 )
 from bundle_router.core.records.tables import RunRows, rows
-from bundle_router.core.values.doubt import doubt_of
+from bundle_router.core.values.doubt import Certainty, doubt_of
 from bundle_router.core.values.words import Doubt
+from bundle_router.review.sentences import certainty_line
 from bundle_router.testing import fake_router, small_catalog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -190,3 +191,28 @@ def test_the_row_of_a_decision_says_how_sure_model_and_search_were() -> None:
     assert table == "decisions"
     names = ("model_sure", "verdict", "probability", "threshold", "doubt")
     assert [row[name] for name in names] == [False, "ambiguous", 0.42, 0.9, "model_unsure"]
+
+
+CERTAINTIES = [
+    (Certainty(None, None, None, None, None), ""),
+    (Certainty(True, None, None, None, None), "how sure: the model is sure"),
+    (
+        Certainty(False, "ambiguous", 0.314, 0.9, "model_unsure"),
+        "how sure: the model is not sure; search gives its best bundle 31%, and decides alone from"
+        " 90% on; in doubt: model_unsure",
+    ),
+    (
+        Certainty(None, "novel", 0.5, None, "nothing_sure"),
+        "how sure: search gives its best bundle 50%, and never decides alone; in doubt:"
+        " nothing_sure",
+    ),
+    (
+        Certainty(None, "enough", None, None, None),
+        "how sure: search: enough, without a calibrated probability",
+    ),
+]
+
+
+@pytest.mark.parametrize(("certainty", "line"), CERTAINTIES)
+def test_how_sure_a_decision_was_is_said_in_one_line(certainty: Certainty, line: str) -> None:
+    assert certainty_line(certainty) == line

@@ -109,7 +109,8 @@ def test_no_page_carries_script_or_style_of_its_own(client: TestClient, reader: 
     for address in some_addresses(reader):
         text = client.get(address).text
         assert re.findall(r"<script[^>]*>", text) == [
-            '<script src="/assets/htmx-2.0.10.min.js" defer>'
+            '<script src="/assets/htmx-2.0.10.min.js" defer>',
+            '<script src="/assets/local-time.js" defer>',
         ], address
         assert not re.search(
             r"<style|\sstyle=|\son[a-z]+=|javascript:|https?://(?!127)[^\"]*\.(?:js|css)", text
@@ -371,6 +372,39 @@ def test_two_runs_are_compared_step_by_step(client: TestClient) -> None:
     assert f"<b>0 of {len(facts['steps'])} steps differ</b>" in same
     assert client.get("/compare?a=feature-001&b=nobody").status_code == 404
     assert 'name="a" value="feature-001"' in client.get("/runs/feature-001").text
+
+
+def test_how_sure_model_and_search_were_is_said_beside_the_step(tmp_path: Path) -> None:
+    made = Team()
+    made.step("r-1", "feature", "planner", "plan", "mapped")
+    made.step("r-1", "feature", "planner", "triage", "open")
+    folder = write(made.runs, tmp_path / "runs")
+    lines = (folder / "r-1" / "routing.jsonl").read_text("ascii").splitlines()
+    records = [json.loads(line) for line in lines]
+    records[1]["model"] = {"name": "m", "sure": False}
+    records[1]["search"] = {
+        "verdict": "ambiguous",
+        "why": "two are near",
+        "thresholds": "shipped/3",
+        "cut": 0.0,
+        "evidence": {"margin": 0.1, "coverage": 0.5, "relevance": 0.4},
+        "probability": 0.31,
+        "threshold": 0.9,
+    }
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    (folder / "r-1" / "routing.jsonl").write_text(text, "ascii")
+    found = open_reader(folder, config=CONFIG)
+    client = TestClient(pages(found), base_url=BASE)
+    run = client.get("/runs/r-1").text
+    assert run.count("model: not sure") == 1
+    assert "search: 0.31; alone from 0.90 on" in run
+    assert 'href="#r1">first' in run
+    decision = client.get("/runs/r-1/1").text
+    assert "it is not sure of its answer" in decision
+    assert "0.31 that its best bundle is right; it decides alone from 0.90 on" in decision
+    assert sentences.DOUBTS["model_unsure"] in html.unescape(decision)
+    assert "How sure it was" not in client.get("/runs/r-1/0").text
+    found.close()
 
 
 # --- published ------------------------------------------------------------------------------------

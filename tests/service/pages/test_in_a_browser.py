@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,27 @@ def test_the_keyboard_reaches_everything_and_the_focus_is_seen(
         reached.add(seen[0])
         assert seen[1] != "none", seen
     assert {"Overview", "Runs", "Calls", "q", "Search"} <= reached
+
+
+@browsed
+def test_times_are_utc_until_the_reader_asks_for_local_ones(
+    address: str, reader: RunReader, browser: BrowserThread
+) -> None:
+    context = browser.browser.new_context(timezone_id="Asia/Tokyo")
+    page = context.new_page()
+    page.goto(f"{address}/runs/feature-001")
+    began = reader.index.run("feature-001").began
+    there = datetime.fromisoformat(began).astimezone(timezone(timedelta(hours=9)))
+    figure = page.locator(".figure").first
+    assert f"from {began[:10]} {began[11:19]} UTC" in figure.inner_text()
+    page.get_by_role("button", name="Show local time").click()
+    assert f"from {there:%Y-%m-%d %H:%M:%S} Asia/Tokyo" in figure.inner_text()
+    assert "Times are Asia/Tokyo." in page.locator("footer").inner_text()
+    page.goto(f"{address}/runs")
+    assert f"{there:%Y-%m-%d %H:%M:%S}" in page.locator("main").inner_text()
+    page.get_by_role("button", name="Show UTC").click()
+    assert f"{began[:10]} {began[11:19]}" in page.locator("main").inner_text()
+    context.close()
 
 
 # --- a reviewer's questions -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Literal, TypeVar, get_args
 
 from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed
 from bundle_router.core.records.decision_record import DecisionRecord
-from bundle_router.core.values.doubt import doubt_of
+from bundle_router.core.values.doubt import Certainty
 
 T_co = TypeVar("T_co", covariant=True)
 EntryKind = Literal["step", "call", "sub-run"]
@@ -159,9 +159,7 @@ def record_entries(records: Iterable[Record]) -> list[OutlineEntry[Record]]:
 def _record_entry(record: Record, ended_ids: set[str]) -> OutlineEntry[Record] | None:
     if isinstance(record, DecisionRecord):
         decision = record.decision
-        verdict = decision.search.verdict if decision.search is not None else None
-        model_sure = decision.model.sure if decision.model is not None else None
-        mark: Mark | None = "doubt" if doubt_of(decision.source, verdict, model_sure) else None
+        mark: Mark | None = "doubt" if Certainty.of(decision).doubt else None
         return OutlineEntry("step", record, decision.seq, record.time, decision.decision_id, mark)
     if isinstance(record, CallFinished | RequestPassed):
         mark = mark_of_call(record.outcome)

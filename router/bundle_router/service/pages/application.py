@@ -56,6 +56,7 @@ ASSETS: Final[Mapping[str, str]] = {
     "style.css": "text/css; charset=utf-8",
     "icon.svg": "image/svg+xml",
     "htmx-2.0.10.min.js": "text/javascript; charset=utf-8",
+    "local-time.js": "text/javascript; charset=utf-8",
     "htmx-LICENSE.txt": "text/plain; charset=utf-8",
     "codemirror-editor.min.js": "text/javascript; charset=utf-8",
     "codemirror-LICENSE.txt": "text/plain; charset=utf-8",

@@ -38,6 +38,7 @@ from bundle_router.core.records.read_model import (
     Timeline,
 )
 from bundle_router.core.values import Facts
+from bundle_router.core.values.doubt import Certainty
 from bundle_router.core.values.words import SOURCES
 from bundle_router.errors import RequestError
 from bundle_router.review.search_habits import counted_habits
@@ -337,6 +338,7 @@ class PageViews:
             step=record.step,
             array=array_rows(found),
             selection=[*selection_lines(record.decision.search, record.decision.model)],
+            certainty=Certainty.of(record.decision),
             names=self._reader.known_names(run.run_id, record.decision.seq),
         )
 
