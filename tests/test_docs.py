@@ -28,6 +28,7 @@ from bundle_router.review.lint import check
 from bundle_router.service.metrics import ServiceMetrics
 from bundle_router.wiring.catalogs import local_cards
 
+from tests.benchmarks import claims
 from tests.command_line import run
 from tests.transcripts import Reader, typed
 
@@ -352,3 +353,32 @@ def test_a_sentence_is_behind_every_closed_word() -> None:
     assert tuple(sentences.SOURCES) == SOURCES
     assert set(sentences.OUTCOMES) == set(OUTCOMES)
     assert set(sentences.FAILURES) == set(FAILURES)
+
+
+def test_the_table_of_claims_is_that_of_the_program_which_measures_them() -> None:
+    text = (ROOT / "router/docs/explanation/claims.md").read_text("utf-8")
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in text.splitlines()
+        if line.startswith("| ")
+    ]
+    head, *measured = rows
+    assert tuple(head) == claims.COLUMNS
+    assert [(row[0], row[3].strip("`")) for row in measured] == [
+        (claim.claim, claim.command) for claim in claims.CLAIMS
+    ]
+    assert 8 <= len(measured) <= 12
+    assert all(re.search(r"\d", row[1]) and row[2] and row[4].isdigit() for row in measured)
+    for claim in claims.CLAIMS:
+        assert (ROOT / claim.command.split()[0]).is_file()
+
+
+def test_a_figure_is_read_from_the_line_that_has_it() -> None:
+    output = (
+        "stdio   1   0.30   0.82   0.25   0.63   0.82\nstdio  16  1,026.5  0.60  0.11  0.28  0.48\n"
+    )
+    assert claims.numbers_of(output, "stdio")[:2] == [1, 0.30]
+    measured = claims.CLAIMS[7].read(output)
+    assert measured.figure == "0.48 × the CPU, 0.11 ms with 16 callers"
+    with pytest.raises(ValueError, match="no line begins with 'FTS5'"):
+        claims.numbers_of(output, "FTS5")
