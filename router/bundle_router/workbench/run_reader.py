@@ -44,6 +44,19 @@ KEPT: Final = 32
 RECENT: Final = 5
 CALLS: Final = 100
 """Calls of a step that its page lists; the run's timeline has all of them."""
+PLAYED: Final = frozenset(
+    (
+        "audio/flac",
+        "audio/mpeg",
+        "audio/ogg",
+        "audio/wav",
+        "audio/x-wav",
+        "video/mp4",
+        "video/ogg",
+        "video/webm",
+    )
+)
+"""The types of sounds and videos that a browser may play in place."""
 Row = tuple[str, str, str | None]
 """`policy` or `route`, a row's name, and its place in the present config."""
 
@@ -72,13 +85,16 @@ class DecisionDetail:
 
 @dataclass(frozen=True, slots=True)
 class StoredBytes:
-    """The bytes of an artifact, with the type by their contents, and whether a browser may show it
-    in place.
-    """
+    """The bytes of an artifact."""
 
     data: bytes
     mime_type: str
+    """The type by their content."""
     inline: bool
+    """Whether a browser may show them in place."""
+    width: int | None = None
+    """The pixels of a picture, as its header says; None where they are not known."""
+    height: int | None = None
 
 
 class RunReader:
@@ -209,15 +225,15 @@ class RunReader:
 
         Raises UnknownRun, RequestError, CorruptRun, StorageError.
         """
-        from bundle_router.adapters.media import INLINE, sniff
+        from bundle_router.adapters.media import INLINE, describe
 
         try:
             data = self._archive.artifacts(run_id).get(sha256)
         except KeyError:
             raise RequestError(f"run {run_id!r} holds no artifact {sha256[:64]}") from None
-        facts = sniff(data)
-        sound = facts in ("audio/wav", "audio/x-wav", "audio/mpeg", "audio/ogg", "audio/flac")
-        return StoredBytes(data, facts, facts in INLINE or sound)
+        facts = describe(data)
+        is_inline = facts.mime_type in INLINE or facts.mime_type in PLAYED
+        return StoredBytes(data, facts.mime_type, is_inline, facts.width, facts.height)
 
     def verified(self, run_id: str) -> tuple[bool, str]:
         """Return whether the run's chain is intact, and what it protects against or where it

@@ -11,7 +11,7 @@ import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from bundle_router import Router, Step
@@ -19,6 +19,8 @@ from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex
 from bundle_router.core.records.chain import genesis, seal
 from bundle_router.core.records.read_model import NOBODY, RunQuery
+from bundle_router.core.servers.transport.tool_servers import RawResult
+from bundle_router.core.values import Media
 from bundle_router.core.values.words import (
     CODES,
     DOUBTS,
@@ -38,7 +40,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from tests.service.pages.conftest import CONFIG
-from tests.service.pages.sample_runs import Team, write
+from tests.service.pages.sample_runs import Team, picture, write
 from tests.service.pages.sample_runs import team as sample_team
 
 BASE = "http://127.0.0.1"
@@ -60,7 +62,8 @@ def some_addresses(reader: RunReader) -> list[str]:
     run, sha256 = sha_of(reader)
     return [
         "/", "/runs", "/runs?denied=1&sort=-took", "/steps?degraded=1", "/calls?outcome=denied", "/search?q=retry",
-        "/matrix", "/catalog", "/catalog/repo.readonly", "/servers/repo", f"/artifacts/{sha256}", f"/runs/{run}",
+        "/matrix", "/catalog", "/catalog/repo.readonly", "/servers/repo", f"/artifacts/{sha256}", f"/artifacts/{sha256}?as=hex",
+        f"/runs/{run}/media", f"/runs/{run}",
         f"/runs/{run}/0", f"/runs/{run}/0/array?form=anthropic", f"/runs/{run}/0/why/workspace.exec", f"/runs/{run}/2",
         f"/compare?a={run}/0&b=feature-001/0", f"/compare?a={run}&b=feature-001&all=1",
         "/library?q=delete", "/library/github-ref",
@@ -404,6 +407,57 @@ def test_how_sure_model_and_search_were_is_said_beside_the_step(tmp_path: Path) 
     assert "0.31 that its best bundle is right; it decides alone from 0.90 on" in decision
     assert sentences.DOUBTS["model_unsure"] in html.unescape(decision)
     assert "How sure it was" not in client.get("/runs/r-1/0").text
+    found.close()
+
+
+class Looking(Team):
+    """A team whose pictures are what a test wants to look at."""
+
+    looked_at: ClassVar[list[bytes]] = []
+
+    def _answer(self, name: str) -> Any:
+        if name != "browser.screenshot":
+            return super()._answer(name)
+        return lambda _: RawResult((Media(self.looked_at.pop(0), "image/png"),))
+
+
+def test_artifacts_are_shown_by_content_and_nothing_of_them_is_markup(tmp_path: Path) -> None:
+    made = Looking()
+    hostile = "<script>ran()</script>"
+    texts = [f"first\n{hostile} limit\n", json.dumps({hostile: [hostile, 1]})]
+    made.looked_at[:] = [*(text.encode() for text in texts), b"%PDF-1.7\n\0\xff", picture()]
+    made.step("r-1", "feature", "researcher", "look-up", "look")
+    for number in range(4):
+        made.call("r-1", "browser.screenshot", f"https://example.com/{number}")
+    found = open_reader(write(made.runs, tmp_path), config=CONFIG)
+    client = TestClient(pages(found), base_url=BASE)
+    found.refresh(now=True)
+    rows = found.index.rows_of("artifacts", "r-1")
+    text, as_json, pdf, shown = (client.get(f"/artifacts/{row['sha256']}").text for row in rows)
+    for page in (text, as_json, pdf, shown):
+        assert "<script>ran" not in page
+    assert '<tr id="L2"><th scope="row">2</th><td>&lt;script&gt;ran()&lt;/script&gt; limit' in text
+    assert "recorded as image/png" not in text, "what a server claimed is not what was recorded"
+    assert "<b>&lt;script&gt;ran()&lt;/script&gt;</b>" in as_json
+    assert "A PDF's pages are not drawn" in pdf
+    assert "25 50 44 46" in pdf
+    digest = rows[0]["sha256"]
+    assert "<mark>&lt;script&gt;" in client.get(f"/artifacts/{digest}?q=LIMIT").text
+    large = client.get(f"/artifacts/{rows[3]['sha256']}?zoom=400").text
+    assert 'width="640"' in large
+    sheet = client.get("/runs/r-1/media")
+    assert sheet.text.count("<figure>") == client.get("/runs/r-1/media.json").json()["total"] == 4
+    assert "/runs/r-1/media" in client.get("/runs/r-1").text
+
+    address = f"/runs/r-1/artifacts/{rows[3]['sha256']}"
+    part = client.get(address, headers={"range": "bytes=1-3"})
+    assert (part.status_code, part.content) == (206, b"PNG")
+    assert part.headers["content-range"] == f"bytes 1-3/{rows[3]['bytes']}"
+    assert client.get(address, headers={"range": "bytes=9999999-"}).status_code == 200
+    (tmp_path / "r-1" / "artifacts" / "sha256" / digest[:2] / digest).unlink()
+    gone = client.get(f"/artifacts/{digest}")
+    assert gone.status_code == 200
+    assert "holds no artifact" in gone.text
     found.close()
 
 

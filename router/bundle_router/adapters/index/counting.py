@@ -15,7 +15,7 @@ FAILED: Final = (
     "('tool_error','invalid_arguments','timeout','unavailable','busy','budget','cancelled',"
     "'unknown')"
 )
-_MEDIA: Final = (
+MEDIA: Final = (
     "(role = 'media' or mime_type like 'image/%' or mime_type like 'audio/%'"
     " or mime_type like 'video/%')"
 )
@@ -97,7 +97,7 @@ _COUNTS: Final = (
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set media = found.media from (select run_id, count(distinct sha256) as
         media
-        from {PREFIX}artifacts where {_MEDIA} and run_id in {CHANGED} group by run_id) as found
+        from {PREFIX}artifacts where {MEDIA} and run_id in {CHANGED} group by run_id) as found
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set labels = found.labels from (select run_id, count(distinct seq) as
         labels

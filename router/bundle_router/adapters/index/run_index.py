@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final
 
 from bundle_router.adapters.index.changes import IndexChanges, Source, find_changes
-from bundle_router.adapters.index.counting import FAILED
+from bundle_router.adapters.index.counting import FAILED, MEDIA
 from bundle_router.adapters.index.database import (
     PREFIX,
     SEARCH,
@@ -445,6 +445,32 @@ class RunIndex:
         for row in rows:
             tools.setdefault(row["exposure"], []).append(row["tool"])
         return {exposure: tuple(names) for exposure, names in tools.items()}
+
+    def media(
+        self, run_id: str, *, offset: int = 0, limit: int = 60
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Return the media that a run's calls returned, each once, and their number.
+
+        A row is that of the first call which returned it, with the call's `server`, tool (`call`)
+        and `time`, and how many records have it (`uses`).
+        """
+        found = (
+            f"select sha256, min(seq) as seq, count(*) as uses from {PREFIX}artifacts where"
+            f" run_id = :run_id and {MEDIA} group by sha256"
+        )
+        with self._file.reading() as connection:
+            rows = self._rows(
+                connection,
+                f"select a.*, m.uses, c.server, c.tool as call, c.time from ({found}) m join"
+                f" {PREFIX}artifacts a on a.run_id = :run_id and a.seq = m.seq and a.sha256 ="
+                f" m.sha256 left join {PREFIX}calls c on c.run_id = a.run_id and c.seq = a.seq"
+                " group by m.sha256 order by a.seq, a.position limit :limit offset :offset",
+                run_id=run_id,
+                limit=limit,
+                offset=offset,
+            )
+            (total,) = self._rows(connection, f"select count(*) as n from ({found})", run_id=run_id)
+        return [{**row, "time": iso_time(row["time"])} for row in rows], total["n"]
 
     def never_used(self, run_id: str) -> list[tuple[str, int]]:
         """Return the bundles that the run showed but never called, with the number of steps that

@@ -254,9 +254,12 @@ class PageRoutes:
             *self._answers.page(
                 "/docs/{page:path}", lambda r: docs_page(docs, r.path_params["page"])
             ),
-            *page("/artifacts/{sha256}", lambda r: v.artifact(r.path_params["sha256"])),
+            *page(
+                "/artifacts/{sha256}", lambda r: v.artifact(r.path_params["sha256"], query_of(r))
+            ),
             part("/parts/runs", lambda r: v.new_runs(query_of(r))),
             part("/parts/runs/{run}", lambda r: v.new_records(r.path_params["run"], query_of(r))),
+            *page("/runs/{run}/media", lambda r: v.media(r.path_params["run"], query_of(r))),
             Route("/runs/{run}/artifacts/{sha256}", self._artifact),
             self._answers.post("/runs/{run}/{seq:int}/label", self._label),
             part("/runs/{run}/{seq:int}/why", self._named_why),
@@ -313,8 +316,8 @@ class PageRoutes:
         return await self._answers.refuse(request, "there is nothing here", 404)
 
     async def _artifact(self, request: Request) -> Response:
-        """Return an artifact's bytes: inline if they are a raster image or sound by content, else
-        to download.
+        """Return an artifact's bytes, or the part that is asked for: inline if they are a raster
+        image, sound or video by content, else to download.
         """
         run_id = request.path_params["run"]
         sha256 = request.path_params["sha256"]
@@ -332,12 +335,13 @@ class PageRoutes:
         headers["content-disposition"] = (
             f'{"inline" if artifact.inline else "attachment"}; filename="{sha256[:16]}"'
         )
-        return Response(
-            artifact.data,
-            200,
-            headers,
-            artifact.mime_type if artifact.inline else "application/octet-stream",
-        )
+        mime_type = artifact.mime_type if artifact.inline else "application/octet-stream"
+        headers["accept-ranges"] = "bytes"
+        part = byte_range(request.headers.get("range", ""), len(artifact.data))
+        if part is None:
+            return Response(artifact.data, 200, headers, mime_type)
+        headers["content-range"] = f"bytes {part.start}-{part.stop - 1}/{len(artifact.data)}"
+        return Response(artifact.data[part.start : part.stop], 206, headers, mime_type)
 
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -347,6 +351,24 @@ class PageRoutes:
         return Response(
             data, 200, {**HEADERS, "cache-control": "private, max-age=300"}, ASSETS[name]
         )
+
+
+def byte_range(header: str, size: int) -> range | None:
+    """Return the one part of so many bytes that a request asks for; None for all of them.
+
+    Players ask for parts to seek. What is not one part of the bytes is answered with all.
+    """
+    match = re.fullmatch(r"bytes=(\d{0,15})-(\d{0,15})", header.strip())
+    if match is None or not any(match.groups()):
+        return None
+    start, stop = 0, size
+    if not match[1]:
+        start = max(0, size - int(match[2]))
+    else:
+        start = int(match[1])
+        if match[2]:
+            stop = min(size, int(match[2]) + 1)
+    return range(start, stop) if start < stop else None
 
 
 async def read_form(

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bundle_router.core.records.read_model import RunPage, RunQuery
+from bundle_router.core.records.read_model import RunPage, RunQuery, RunRow
 from bundle_router.core.values.artifacts import SHA256
 from bundle_router.errors import CorruptRun, RequestError, RouterError, storage_error
 from bundle_router.service.pages.queries import fields_of
 from bundle_router.service.pages.rendering import Links, PageContent, asset_bytes, json_text, render
-from bundle_router.service.pages.views import RECORDS, PageViews
+from bundle_router.service.pages.views import MEDIA_PER_PAGE, RECORDS, PageViews
 from bundle_router.workbench.run_reader import RunReader
 
 PUBLISHED_ASSETS: Final = ("style.css", "icon.svg")
@@ -31,6 +31,9 @@ _EXTENSIONS: Final = {
     "audio/mpeg": ".mp3",
     "audio/ogg": ".ogg",
     "audio/flac": ".flac",
+    "video/mp4": ".mp4",
+    "video/webm": ".webm",
+    "video/ogg": ".ogv",
 }
 
 
@@ -76,6 +79,8 @@ class PublishedPages:
         }
         for run in self._runs:
             self._files |= dict(self._addresses(run.run_id))
+            if run.media:
+                self._files |= dict(_media_addresses(run))
 
     def _addresses(self, run_id: str) -> Iterator[tuple[str, str]]:
         yield f"/runs/{run_id}", f"runs/{run_id}.html"
@@ -139,6 +144,8 @@ class PublishedPages:
         parts = path.split("/")
         if len(parts) == 3:
             return lambda: self._views.run(parts[2], fields_of(query))
+        if parts[-1] == "media":
+            return lambda: self._views.media(parts[2], fields_of(query))
         if parts[-1] == "array":
             return lambda: self._views.array(parts[2], int(parts[3]), {})
         return lambda: self._views.record(parts[2], int(parts[3]))
@@ -148,3 +155,10 @@ class PublishedPages:
         return self._views.run_list(
             RunPage(tuple(runs), len(runs)), RunQuery(limit=len(runs) or 1), {}
         )
+
+
+def _media_addresses(run: RunRow) -> Iterator[tuple[str, str]]:
+    """Yield the pages of a run's contact sheet; each medium is on one of them."""
+    yield f"/runs/{run.run_id}/media", f"runs/{run.run_id}/media.html"
+    for page in range(2, -(-run.media // MEDIA_PER_PAGE) + 1):
+        yield f"/runs/{run.run_id}/media?page={page}", f"runs/{run.run_id}/media-{page}.html"

@@ -40,9 +40,10 @@ from bundle_router.core.records.read_model import (
 from bundle_router.core.values import Facts
 from bundle_router.core.values.doubt import Certainty
 from bundle_router.core.values.words import SOURCES
-from bundle_router.errors import RequestError
+from bundle_router.errors import RequestError, RouterError
 from bundle_router.review.search_habits import counted_habits
 from bundle_router.service.pages import charts
+from bundle_router.service.pages.artifact_preview import ZOOMS, forms_of, preview
 from bundle_router.service.pages.page_place import PagePlace, part_with
 from bundle_router.service.pages.queries import (
     PER_PAGE,
@@ -55,7 +56,7 @@ from bundle_router.service.pages.queries import (
 )
 from bundle_router.service.pages.rendering import PageContent
 from bundle_router.service.pages.waterfall import waterfall
-from bundle_router.workbench.run_reader import DecisionDetail, RunReader
+from bundle_router.workbench.run_reader import DecisionDetail, RunReader, StoredBytes
 
 Away = Callable[[], Mapping[str, str]]
 """Returns the servers that are unavailable, with the reason."""
@@ -63,6 +64,7 @@ RECORDS: Final = 200
 """Maximum records of a run on one page."""
 _LAST: Final = "~"
 """A text after every time."""
+MEDIA_PER_PAGE: Final = 60
 UNFOLDED: Final = 25
 """Maximum steps of a page that are shown unfolded."""
 NESTED_DEPTH: Final = 3
@@ -448,12 +450,18 @@ class PageViews:
             )
         return self._reader.decision(run_id, whole_number(seq))
 
-    def artifact(self, sha256: str) -> PageContent:
-        """Return the records that made an artifact, and those that used it."""
+    def artifact(self, sha256: str, query: Query) -> PageContent:
+        """Return what an artifact holds, the records that made it, and those that used it."""
         uses = self._reader.index.artifact(sha256)
         if not uses:
             raise RequestError(f"no record names an artifact {sha256[:64]}")
         origin = next((use for use in uses if not use.took), uses[0])
+        stored, problem = self._stored_artifact(origin.run_id, sha256)
+        shown = None
+        if stored is not None:
+            forms = forms_of(stored.mime_type, len(stored.data), is_inline=stored.inline)
+            asked = {name: first(query, name)[:200] for name in query}
+            shown = preview(stored.data, forms, asked, stored.width)
         return self._page(
             "artifact.html",
             f"Artifact {sha256[:12]}…",
@@ -462,6 +470,36 @@ class PageViews:
             sha256=sha256,
             uses=uses,
             of=origin,
+            stored=stored,
+            problem=problem,
+            shown=shown,
+            zooms=ZOOMS,
+        )
+
+    def _stored_artifact(self, run_id: str, sha256: str) -> tuple[StoredBytes | None, str]:
+        """Return the bytes of an artifact, or why there are none to show."""
+        try:
+            return self._reader.artifact(run_id, sha256), ""
+        except RouterError as error:
+            return None, error.message
+
+    def media(self, run_id: str, query: Query) -> PageContent:
+        """Return the pictures, sounds, videos and documents of a run as a contact sheet."""
+        run = self._reader.index.run(run_id)
+        page = whole_number(first(query, "page"), 1) or 1
+        rows, total = self._reader.index.media(
+            run_id, offset=(page - 1) * MEDIA_PER_PAGE, limit=MEDIA_PER_PAGE
+        )
+        return self._page(
+            "media.html",
+            f"Media of {run_id}",
+            "/runs",
+            {"total": total, "media": rows},
+            run=run,
+            rows=rows,
+            total=total,
+            page=page,
+            page_count=-(-total // MEDIA_PER_PAGE),
         )
 
     # --- the config in force ----------------------------------------------------------------------
