@@ -135,3 +135,18 @@ def test_a_git_revision_is_compared_with_the_folder_of_today(tmp_path: Path) -> 
         in run(tmp_path, "diff", "no-such-revision", code=3).stderr
     )
     assert "holds 'elsewhere'" in run(tmp_path, "diff", "HEAD:elsewhere", code=3).stderr
+
+
+def test_a_problem_of_a_git_revision_is_named_by_it(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    policy = tmp_path / "config" / "policy.toml"
+    policy.write_text("x = [", encoding="utf-8")
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    policy.write_text(POLICY, encoding="utf-8")
+    said = run(tmp_path, "diff", "HEAD", code=2).stderr
+    assert "  HEAD:config/policy.toml:1:1: the list of x does not end" in said

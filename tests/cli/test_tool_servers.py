@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -352,11 +353,29 @@ def test_pin_writes_the_first_bundle_it_prints_and_keeps_what_stands_there(proje
     assert "tools = [\n  \"mail.echo\",  # guess: 'echo' in its name\n]" in text
     checked = run(project, "check").stdout
     assert "unused-server" not in checked
-    counted = [line for line in said.splitlines() if "can only be picked by a route" in line]
-    assert counted
-    assert counted == [
-        line for line in checked.splitlines() if "can only be picked by a route" in line
-    ]
+    assert "can only be picked by a route" not in said, "check alone says it"
+
+
+def test_pin_writes_the_first_bundle_in_place_of_the_comment_that_import_left(
+    project: Path,
+) -> None:
+    server = {"command": sys.executable, "args": ["-S", str(project / "server.py")]}
+    settings = project / "mail.mcp.json"
+    settings.write_text(json.dumps({"mcpServers": {"mail": server}}))
+    shutil.rmtree(project / "config")
+    (project / "bundles" / "pins" / "mail.json").unlink()
+    run(project, "init")
+    run(project, "import", settings.name, "--write")
+    bundles = project / "config" / "bundles.toml"
+    bundles.write_text(bundles.read_text() + "\n# mine\n")
+    assert '#[bundles."thirdparty.mail"]' in bundles.read_text()
+
+    said = run(project, "pin", "--development", "mail", "--yes", "--write").stdout
+    assert f"written to {Path('config', 'bundles.toml')}:" in said
+    text = bundles.read_text()
+    assert "thirdparty.mail" not in text
+    assert "until you say otherwise.\n\n# Guesses, since" in text
+    assert text.endswith('mode = "meta"\n\n# mine\n')
 
 
 def test_pin_writes_the_first_bundle_of_a_server_that_is_pinned_already(project: Path) -> None:

@@ -38,6 +38,13 @@ def with_route(of: Catalog) -> Catalog:
                 " strangers.mail"
             ),
         ),
+        (  # as its config means it: kept for a route, and a route names it
+            {
+                "order": ORDER,
+                "bundles": tuple(replace(row, selectable=row.id != "shell.run") for row in BUNDLES),
+            },
+            "",
+        ),
         (
             {"order": ORDER, "bundles": (replace(BUNDLES[0], selectable=False), *BUNDLES[1:])},
             (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from bundle_router.cli.local import add_local, local_servers
 from bundle_router.cli.output import heading, print_json, say, say_whole
 from bundle_router.cli.shared_arguments import add_json, user_name
 from bundle_router.core.catalog import Catalog
-from bundle_router.errors import RequestError
+from bundle_router.errors import ConfigError, RequestError
 from bundle_router.review.behaviour import edits_as_words
 from bundle_router.review.edit_places import Places
 from bundle_router.review.privileges import (
@@ -107,11 +107,14 @@ def _load_side(text: str, arguments: argparse.Namespace, stack: ExitStack) -> _L
     revision, _, folder = text.partition(":")
     folder = folder or "config"
     extracted = stack.enter_context(revision_folder(revision, folder))
-    catalog, places = load_with_places(extracted, local=local)
-    places_shown = {
-        place: file.replace(str(extracted), f"{revision}:{folder}")
-        for place, file in places.items()
-    }
+    shown = f"{revision}:{folder}"
+    try:
+        catalog, places = load_with_places(extracted, local=local)
+    except ConfigError as error:
+        raise ConfigError(
+            [replace(row, file=row.file.replace(str(extracted), shown)) for row in error.problems]
+        ) from None
+    places_shown = {place: file.replace(str(extracted), shown) for place, file in places.items()}
     return _Loaded(catalog, places_shown, Path(folder))
 
 

@@ -47,10 +47,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.run is not None:
-        step, explanation = _explain_recorded(arguments)
-    else:
-        step, explanation = _explain_now(arguments)
+    explain_step = _explain_now if arguments.run is None else _explain_recorded
+    step, explanation = explain_step(arguments, _target(arguments))
+    if arguments.tool is not None and explanation.is_unknown:
+        of_bundle = explain_step(arguments, f"bundle:{arguments.tool}")
+        if not of_bundle[1].is_unknown:
+            step, explanation = of_bundle
+            if not arguments.json:
+                say(f"{arguments.tool!r} is a bundle, no tool: explained as --bundle does")
     if arguments.json:
         print_json({**asdict(explanation), "shown": explanation.shown})
     else:
@@ -64,7 +68,7 @@ def _target(arguments: argparse.Namespace) -> str:
     return f"bundle:{arguments.bundle}"
 
 
-def _explain_now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
+def _explain_now(arguments: argparse.Namespace, target: str) -> tuple[Step, Explanation]:
     """Explain the step that the options describe, under the present config."""
     from bundle_router.wiring import Router
 
@@ -75,10 +79,10 @@ def _explain_now(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
         )
     step = step_from(arguments, "explain")
     with Router.open(config_folder(arguments), local=local_servers(arguments)) as router:
-        return step, router.explain(step, _target(arguments))
+        return step, router.explain(step, target)
 
 
-def _explain_recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]:
+def _explain_recorded(arguments: argparse.Namespace, target: str) -> tuple[Step, Explanation]:
     """Explain a decision as it was made: with its config, its facts, and search's and the model's
     answers.
     """
@@ -91,7 +95,7 @@ def _explain_recorded(arguments: argparse.Namespace) -> tuple[Step, Explanation]
         record.facts,
         record.decision.before,
         record.step,
-        _target(arguments),
+        target,
         lambda _: record.reply,
     )
     return record.step, explanation

@@ -86,9 +86,15 @@ def text_of(path: Path, folder: Path) -> str:
 
 
 def append_texts(
-    config: str | None, local: LocalServers, texts: Mapping[Path, str], *, write: bool
+    config: str | None,
+    local: LocalServers,
+    texts: Mapping[Path, str],
+    *,
+    write: bool,
+    instead_of: str = "",
 ) -> dict[Path, str]:
-    """Return the project's files with these texts appended; existing text is unchanged.
+    """Return the project's files with these texts appended; existing text is unchanged. In a file
+    that has the passage `instead_of`, its text stands in that place.
 
     With `write` they are replaced, while nobody else edits the folder. Raises ConfigError if a
     result can't be read back, StorageError.
@@ -96,16 +102,16 @@ def append_texts(
     from bundle_router.adapters.text_files import lock_folder, replace_texts
 
     if not write:
-        return _appended(config, local, texts)
+        return _appended(config, local, texts, instead_of)
     folder = Path(config or "config")
     with lock_folder(folder if folder.is_dir() else Path()):
-        new_texts = _appended(config, local, texts)
+        new_texts = _appended(config, local, texts, instead_of)
         replace_texts(new_texts)
         return new_texts
 
 
 def _appended(
-    config: str | None, local: LocalServers, texts: Mapping[Path, str]
+    config: str | None, local: LocalServers, texts: Mapping[Path, str], instead_of: str
 ) -> dict[Path, str]:
     from bundle_router.adapters.config_files import read_config
     from bundle_router.core.config import from_bytes
@@ -116,6 +122,9 @@ def _appended(
     new_texts = {}
     for path, text in texts.items():
         present = text_of(path, path.parent) if path.exists() else ""
+        if instead_of and instead_of in present:
+            new_texts[path] = present.replace(instead_of, text.strip("\n"), 1)
+            continue
         new_texts[path] = present + ("" if not present or present.endswith("\n") else "\n") + text
     added = [
         from_bytes(path.name, str(path), text.encode(), "project")

@@ -18,8 +18,8 @@ from bundle_router.cli.shared_arguments import add_config, add_development, add_
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.servers.pins.reviewed import Approval, approve
 from bundle_router.errors import RequestError
+from bundle_router.review.imports import bundle_text
 from bundle_router.review.library import Recognition, first_bundles, no_longer_read
-from bundle_router.review.unrouted import unpickable_line
 from bundle_router.wiring.catalogs import LocalServers
 from bundle_router.workbench.library_reader import read_library
 from bundle_router.workbench.server_reviews import Review, json_of, lines_of, remote_servers, review
@@ -118,12 +118,6 @@ def run(arguments: argparse.Namespace) -> int:
             "nothing was approved: there is no terminal to ask on; --yes approves what you have"
             " read"
         )
-    if paths and not arguments.json:
-        state = (
-            read_catalog(config, local)[0] if arguments.write else catalog
-        )  # with the bundles that were added
-        if only_routed := unpickable_line(state):
-            say(only_routed)
     if any(row.admitted is None for row in rows):
         return 4
     if all(row.clean or row.server.name in paths for row in rows):
@@ -178,8 +172,9 @@ def _first_bundle(
         headline = f"stands in {path}, in comments:"
     elif arguments.write:
         addition = f"\n{first.text}" if present else first.text
-        append_texts(folder, local, {path: addition}, write=True)
-        headline = f"added to {path}:"
+        stub = bundle_text(row.server.name, ())  # what `import --write` left for this server
+        append_texts(folder, local, {path: addition}, write=True, instead_of=stub)
+        headline = f"written to {path}:" if stub in present else f"added to {path}:"
     else:
         headline = (
             f"no bundle holds its tools yet; in {path} (--write adds it), with the tools that you"

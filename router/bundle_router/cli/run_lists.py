@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,9 +34,9 @@ from bundle_router.core.records.read_model import (
     duration_text,
 )
 from bundle_router.core.values.visible import visible
-from bundle_router.errors import CorruptRun, RequestError, UnknownRun
+from bundle_router.errors import RequestError
 from bundle_router.review.search_habits import counted_habits
-from bundle_router.review.unrouted import unpickable_line, unrouted_line
+from bundle_router.review.unrouted import unrouted_line
 
 if TYPE_CHECKING:
     from bundle_router.adapters.index import RefreshResult, Report, RunIndex
@@ -194,30 +194,9 @@ def list_runs(arguments: argparse.Namespace) -> int:
         table(_COLUMNS, [_cells(run) for run in page.runs])
         if page.total > len(page.runs):
             say(f"{len(page.runs)} of {page.total:,} runs; --limit shows more")
-        lines = (
-            unrouted_line({row.name: row.count for row in sources}),
-            _unpickable(arguments, page.runs),
-        )
-        for line in filter(None, lines):
+        if line := unrouted_line({row.name: row.count for row in sources}):
             say_whole("", line, under=2)
     return 0
-
-
-def _unpickable(arguments: argparse.Namespace, runs: Sequence[RunRow]) -> str:
-    """Return the line about bundles that only a route can bring in, which names the run whose
-    config it is about: the newest.
-    """
-    from bundle_router.core.records.replayed import catalog_from
-
-    newest = max(
-        (run for run in runs if run.state != "unreadable"), key=lambda run: run.began, default=None
-    )
-    with suppress(CorruptRun, UnknownRun):  # `runs verify` reports those
-        if newest is not None and newest.decisions:
-            config = archive_of(arguments).catalog(newest.run_id, newest.catalog_revision)
-            if line := unpickable_line(catalog_from(config)):
-                return f"in the config of run {newest.run_id}, {line}"
-    return ""
 
 
 _COLUMNS: Final = (

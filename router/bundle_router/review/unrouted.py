@@ -13,18 +13,20 @@ from bundle_router.core.values.patterns import first_match
 
 def unpickable_line(catalog: Catalog) -> str:
     """Return how many bundles only a route can bring in, why, and which of them no route names;
-    empty if none.
+    empty if none. A bundle that its config keeps for a route (`selectable = false`), and that a
+    route names, is as it was meant to be, and does not count.
     """
     enabled = [
         bundle for bundle in catalog.bundles.values() if bundle.enabled and not bundle.always
     ]
     bundles = _unpickable_bundles(catalog, enabled)
+    unrouted = _unrouted_ids(catalog, bundles)
+    bundles = [bundle for bundle in bundles if bundle.selectable or bundle.id in unrouted]
     if not bundles:
         return ""
 
     reasons = " or ".join(_reasons(catalog, bundles))
     text = f"{len(bundles)} of {len(enabled)} bundles can only be picked by a route: {reasons}"
-    unrouted = _unrouted_ids(catalog, bundles)
     if not unrouted:
         return text
     ellipsis = " …" if len(unrouted) > 5 else ""

@@ -195,8 +195,9 @@ def _missing_comma(reason: str, lines: Sequence[str], line: int, column: int) ->
 
 def _open_list(reason: str, lines: Sequence[str], line: int) -> _Mistake | None:
     """Look for a list without its end: the parser reads on, and stops at the next header."""
-    is_header = reason.startswith("invalid value") and _HEADER.match(lines[line - 1])
-    if not is_header and not reason.startswith("unclosed array"):
+    is_header = _HEADER.match(lines[line - 1]) is not None
+    is_open = reason.startswith("unclosed array") or reason.endswith("at the end of the file")
+    if not is_open and not (is_header and reason.startswith("invalid value")):
         return None
     depth = 0
     for row in range(line - 1 if is_header else line, 0, -1):

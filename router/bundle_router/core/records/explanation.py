@@ -79,6 +79,11 @@ class Explanation:
         chains = [chain for chain in self.chains if chain.tool is not None] or self.chains
         return any(chain.shown for chain in chains)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the config has no such target."""
+        return [chain.code for chain in self.chains] == ["unknown_bundle"]
+
 
 def explain(
     catalog: Catalog,
