@@ -71,6 +71,7 @@ def _records(folder: Path) -> Iterator[tuple[str, Any]]:
         header = json.loads(path.read_text("utf-8"))
         yield "run", header
         catalog = json.loads(path.with_name("catalog.json").read_text("utf-8"))
+        yield "catalog", catalog
         line = path.with_name("routing.jsonl").read_text("utf-8").partition("\n")[0]
         yield "receipt", make_receipt(RunHeader(header), [line], catalog, json.loads(line)["hash"])
     for path in sorted(folder.glob("*/labels.jsonl")):

@@ -70,6 +70,8 @@ def schema_of_form(form: Any) -> dict[str, Any]:
     if isinstance(form, type) and form in _PLAIN:
         return {"type": _PLAIN[form]}
     origin = get_origin(form)
+    if origin is tuple and Ellipsis not in get_args(form):
+        return {"type": "array", "prefixItems": list(map(schema_of_form, get_args(form)))}
     if isinstance(form, list) or origin in (list, tuple):
         (item, *_) = form if isinstance(form, list) else get_args(form)
         return {"type": "array", "items": schema_of_form(item)}
@@ -79,12 +81,14 @@ def schema_of_form(form: Any) -> dict[str, Any]:
 
 
 def _either(choices: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the schema of a value that is one of several: words of closed lists, or null."""
+    """Return the schema of a value that is one of several: of words, of types, or null."""
     schemas = [schema_of_form(choice) for choice in choices if choice not in (None, type(None))]
     is_nullable = len(schemas) < len(choices)
-    words = [word for schema in schemas for word in schema.get("enum", ())]
-    if words:
+    if all("enum" in schema for schema in schemas):
+        words = [word for schema in schemas for word in schema["enum"]]
         return {"enum": [*words, None] if is_nullable else words}
+    if len(schemas) > 1:
+        return {"anyOf": [*schemas, {"type": "null"}] if is_nullable else schemas}
     (schema,) = schemas
     if is_nullable:
         schema = {**schema, "type": [schema["type"], "null"]}

@@ -101,6 +101,8 @@ def _words(schema: Mapping[str, Any]) -> str:
     """Return the type of a schema in words."""
     if "enum" in schema:
         return " or ".join(code("null" if word is None else word) for word in schema["enum"])
+    if "anyOf" in schema:
+        return " or ".join(map(_words, schema["anyOf"]))
     kinds = schema["type"]
     words = {
         "string": "text",
@@ -110,6 +112,8 @@ def _words(schema: Mapping[str, Any]) -> str:
     }
     if isinstance(kinds, list):
         return " or ".join(_words({**schema, "type": kind}) for kind in kinds)
+    if "prefixItems" in schema:
+        return " and ".join(map(_words, schema["prefixItems"]))
     if kinds == "array":
         items = schema["items"]
         return "list of objects" if items.get("type") == "object" else f"list of {_words(items)}"

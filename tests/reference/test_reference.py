@@ -202,6 +202,14 @@ def test_every_record_that_an_earlier_version_wrote_fits_its_schema() -> None:
     assert [found for found in misfits if found] == []
 
 
+def test_every_catalog_of_the_config_cases_fits_its_schema() -> None:
+    data = RECORDED.parents[1]
+    files = [*data.glob("config/*/catalog.json"), *RECORDED.glob("*/catalog.json")]
+    assert data / "config" / "every-key" / "catalog.json" in files
+    misfits = [misfits_of("catalog", json.loads(path.read_text("utf-8"))) for path in files]
+    assert [found for found in misfits if found] == []
+
+
 def test_what_is_written_beside_the_log_fits_its_schema() -> None:
     label = StepLabel(decision_id="r.ab.0", needed=("repo.readonly",), by="ann", time="now")
     assert misfits_of("label", label.model_dump(mode="json", by_alias=True)) == []

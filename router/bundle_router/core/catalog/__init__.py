@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from bundle_router.core.catalog.config_tables import (
     TRANSPORT_KEYS,
@@ -60,6 +60,7 @@ from bundle_router.core.values.canonical import digest, encode
 from bundle_router.core.values.patterns import first_match
 
 __all__ = [
+    "CATALOG_SCHEMA",
     "MIN_LABELS",
     "TRANSPORTS",
     "TRANSPORT_KEYS",
@@ -94,6 +95,9 @@ __all__ = [
     "Transport",
     "provider_key_name",
 ]
+
+
+CATALOG_SCHEMA: Final = "bundle-router.catalog/1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +307,7 @@ class Catalog:
         ids.
         """
         return {
-            "schema": "bundle-router.catalog/1",
+            "schema": CATALOG_SCHEMA,
             "servers": [_canonical_value(server) for server in self.servers.values()],
             "bundles": [_canonical_value(bundle) for bundle in self.bundles.values()],
             "routes": [_canonical_value(route) for route in self.routes],

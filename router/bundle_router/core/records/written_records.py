@@ -17,6 +17,7 @@ from bundle_router.core.records.call_records import (
     RequestPassed,
     SubRunOpened,
 )
+from bundle_router.core.records.catalog_form import catalog_form
 from bundle_router.core.records.chain import CHAIN_FIELDS
 from bundle_router.core.records.field_types import FieldForm, fields_of
 from bundle_router.core.records.heads import StoredHead
@@ -83,6 +84,12 @@ RECORDS: Final = (
         _CALLS,
         "A run that began below this one, whose calls count for their tree.",
         _line(LINE_FORMS[SubRunOpened.type]),
+    ),
+    WrittenRecord(
+        "catalog",
+        "`catalog.json`, and a file for each later config",
+        "A config that decisions of the run were made under, resolved.",
+        catalog_form,
     ),
     WrittenRecord(
         "label",
