@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -117,7 +118,8 @@ class _Printer:
         if not time:
             return ""
         if self._local_time:
-            return f"{datetime.fromisoformat(time).astimezone():%H:%M:%S.%f}"[:-3] + "  "
+            with suppress(ValueError, OverflowError):  # digits that are no time stay as they are
+                return f"{datetime.fromisoformat(time).astimezone():%H:%M:%S.%f}"[:-3] + "  "
         return f"{time[11:23]}  "
 
     def show(self, step: OutlineStep[Shown]) -> None:

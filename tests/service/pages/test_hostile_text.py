@@ -182,6 +182,9 @@ def addresses_of(reader: RunReader, every: int = 1) -> list[str]:
     found += [
         f"/compare?a={runs[0]}/0&b={runs[1]}/0",
         "/compare?a=%3Cscript%3Eran()%3C/script%3E/0&b=x",
+        f"/compare?a={runs[0]}&b={runs[1]}&all=1",
+        "/compare?a=%3Cscript%3Eran()%3C/script%3E&b=x",
+        f"/runs/{runs[0]}/media",
     ]
     return found
 

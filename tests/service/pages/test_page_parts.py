@@ -94,7 +94,7 @@ def test_many_calls_are_parts_of_their_steps_row() -> None:
 def test_what_has_no_time_or_no_end_has_no_bar_that_claims_one() -> None:
     assert waterfall([]) is None
     timeless = call(1, 0, 5)
-    timeless["row"]["time"] = ""
+    timeless["row"]["time"] = "2026-99-99T99:99:99Z"
     begun = call(3, 2, 0, None)
     fall = waterfall([step(0, 1, timeless, begun)])
     assert fall is not None

@@ -141,6 +141,8 @@ def json_text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, set | frozenset | tuple):

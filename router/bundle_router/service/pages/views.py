@@ -412,7 +412,7 @@ class PageViews:
             "compare_runs.html",
             "Compare",
             "/runs",
-            comparison.to_json(),
+            comparison,
             comparison=comparison,
             every=every,
             pairs=pairs[(page - 1) * PER_PAGE : page * PER_PAGE],

@@ -238,8 +238,14 @@ def _took(part: _Part | None) -> float | None:
 
 
 def _ms(time: str) -> float | None:
-    """Return the milliseconds of an RFC 3339 time since the epoch; None where there is none."""
-    return datetime.fromisoformat(time).timestamp() * 1000 if time else None
+    """Return the milliseconds of an RFC 3339 time since the epoch.
+
+    None for an empty one, and for digits that are no time: a record may hold any.
+    """
+    try:
+        return datetime.fromisoformat(time).timestamp() * 1000
+    except (ValueError, OverflowError):
+        return None
 
 
 def _text_of(ms: float) -> str:
