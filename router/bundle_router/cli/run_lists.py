@@ -31,6 +31,7 @@ from bundle_router.core.records.read_model import (
     Facet,
     RunQuery,
     Sort,
+    cut_sentence,
     duration_text,
 )
 from bundle_router.core.values.visible import visible
@@ -80,7 +81,10 @@ def add_facets(parser: argparse.ArgumentParser, *, sorting: bool = False) -> Non
         "--mark", action="append", default=[], choices=MARKS, metavar="MARK", help=", ".join(MARKS)
     )
     of.add_argument(
-        "--search", default="", metavar="WORDS", help="words in goals, arguments and artifacts"
+        "--search",
+        default="",
+        metavar="WORDS",
+        help="words in goals, arguments, results and artifacts",
     )
     of.add_argument("--since", metavar="TIME", help="RFC 3339 time or date, or an age: 12h, 7d")
     of.add_argument("--until", metavar="TIME", help="as --since; a date includes all of that day")
@@ -308,11 +312,19 @@ def show_hits(arguments: argparse.Namespace) -> int:
     words = " ".join(arguments.words)
     with index_of(arguments) as (index, _):
         hits = index.search(words, limit=max(1, min(arguments.limit, 2**31)))
+        cut = index.results_cut()
     if arguments.json:
         print_json([asdict(hit) for hit in hits])
     elif not hits:
-        say(f"no goal, argument or artifact contains {words!r}")
+        say(f"no goal, argument, result or artifact contains {words!r}")
     else:
-        rows = [(hit.run_id, hit.seq, hit.field, " ".join(hit.excerpt.split())) for hit in hits]
-        table(("run", "seq>", "where", "text"), rows)
+        rows = [
+            (hit.run_id, hit.seq, hit.field, hit.about, " ".join(hit.excerpt.split()))
+            for hit in hits
+        ]
+        table(("run", "seq>", "where", "of", "text"), rows)
+        best = hits[0]
+        say(f"a record in full: bundle-router runs show {best.run_id} --seq {best.seq}")
+    if not arguments.json and (sentence := cut_sentence(*cut)):
+        say(sentence)
     return 0

@@ -81,7 +81,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     add_facets(
         verb("stats", show_stats, "count what all runs did, or those that the options select")
     )
-    search = verb("search", show_hits, "find words in goals, arguments and artifacts")
+    search = verb("search", show_hits, "find words in goals, arguments, results and artifacts")
     search.add_argument(
         "words", nargs="+", help="words, beginnings of words, or the digits of an artifact"
     )

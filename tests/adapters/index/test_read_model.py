@@ -222,6 +222,34 @@ def test_overviews_count_the_chosen_runs_alone(index: RunIndex) -> None:
     assert every.by_day[0][:2] == ("2026-01-01", 3)
 
 
+def test_what_a_result_says_is_found_with_the_record_that_says_it() -> None:
+    catalog = small_catalog(
+        {"notes": ["s.read", "s.write"]}, routes=[Route("r", bundles=("notes",))]
+    )
+    with fake_router(
+        catalog, results={"s.read": "the retry limit is 3", "s.write": "done"}
+    ) as router:
+        step = Step(run_id="r-1", workflow="w", role="planner", step="plan", goal="look")
+        router.route_sync(step)
+        router.call_sync("r-1", "s.read", {})
+        router.call_sync("r-1", "s.write", {})
+        records = router.fakes.records("r-1")
+    records[4]["result"] = "begin " + "x " * 10_000 + "behind"
+    found = RecordedRuns({"r-1": records})
+    index = RunIndex(found, "sqlite://", look_s=0)
+    index.refresh(now=True)
+    (hit,) = index.search("retry limit")
+    assert (hit.run_id, hit.seq, hit.field, hit.about) == ("r-1", 2, "result", "s.read")
+    assert hit.excerpt == "the retry limit is 3"
+    (goal,) = index.search("look", run_id="r-1")
+    assert (goal.field, goal.about) == ("goal", "w / planner / plan")
+    assert index.search("look", run_id="r-2") == []
+    assert [hit.seq for hit in index.search("begin")] == [4]
+    assert index.search("behind") == [], "it stands beyond what is searched"
+    assert index.results_cut() == (2, 1)
+    index.close()
+
+
 def assert_kept_as_computed(index: RunIndex) -> None:
     """The sums that are kept are those of all records, as they are computed over chosen runs."""
     kept = index.stats(RunQuery())

@@ -534,6 +534,15 @@ def test_a_word_of_two_lists_has_the_sentence_that_is_meant(client: TestClient) 
     assert sentences.REASONS["search"] not in searched
 
 
+def test_a_page_of_matches_links_to_the_result_that_says_it(client: TestClient) -> None:
+    page = client.get("/search?q=1+failed+41").text
+    assert '<span class="chip " title="">result</span>' in page
+    (record,) = set(re.findall(r'href="(/runs/feature-004/\d+)"', page))
+    assert "1 failed, 41 passed in 2.31s" in html.unescape(client.get(record).text)
+    hits = client.get("/search.json?q=1+failed+41").json()
+    assert {(hit["field"], hit["about"]) for hit in hits} == {("result", "workspace.exec")}
+
+
 def test_a_call_whose_outcome_is_its_code_is_explained_once(tmp_path: Path) -> None:
     with Router.open(CONFIG, runs=tmp_path) as router:
         router.route_sync(Step(run_id="r", workflow="feature", role="planner", step="plan"))

@@ -26,7 +26,7 @@ from bundle_router.adapters.index.database import (
 from bundle_router.adapters.index.exposures import Exposures, IndexedRuns
 from bundle_router.adapters.index.totals import add, subtract
 from bundle_router.core.records.call_records import read_record
-from bundle_router.core.records.read_model import RunStamp
+from bundle_router.core.records.read_model import SEARCHED_CHARACTERS, RunStamp
 from bundle_router.core.records.tables import COLUMNS, Row, RunRows, Table, run_row
 from bundle_router.errors import CorruptRun, StorageError, UnknownRun
 
@@ -45,9 +45,13 @@ Report = Callable[[int, int], None]
 """Is told the number of changed runs read so far, and of all."""
 RUNS_AT_ONCE: Final = 200
 """Runs per transaction of a refresh."""
-MAX_TEXT: Final = 20_000
-"""Maximum characters of a goal, or of arguments, that are searchable."""
-_SEARCHED: Final = {"goal": "goal", "constraints": "goal", "arguments": "arguments"}
+_SEARCHED: Final = {
+    "goal": "goal",
+    "constraints": "goal",
+    "arguments": "arguments",
+    "result": "result",
+}
+"""The columns whose texts are searched, and what a hit says it is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +342,12 @@ class _Filling:
 
     def _add_texts(self, run_id: str, table: Table, row: Row) -> None:
         for of, content in _texts_of(table, row):
-            text = {"run_id": run_id, "seq": row["seq"], "field": of, "text": content[:MAX_TEXT]}
+            text = {
+                "run_id": run_id,
+                "seq": row["seq"],
+                "field": of,
+                "text": content[:SEARCHED_CHARACTERS],
+            }
             self._waiting.setdefault(TEXTS, []).append(text)
 
     def _add_labels(self, run_id: str, rows: RunRows) -> list[str]:

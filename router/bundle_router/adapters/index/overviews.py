@@ -71,7 +71,7 @@ def _ordered(where: str, name: str) -> str:
     if where == EVERY:
         source = f"{PREFIX}totals where measure = :measure and"
     else:
-        source = f"({filled(TABLES[name], where)}) where :measure <> '' and"
+        source = f"({filled(SUMS[name], where)}) where :measure <> '' and"
     return (
         f"select name, detail, n, amount, extra from {source} {KEPT_IF.get(name, 'true')}"
         " order by n desc, name, detail limit :rows"

@@ -39,7 +39,7 @@ from bundle_router.adapters.index.filling import (
 )
 from bundle_router.adapters.index.index_file import IndexFile, version_in
 from bundle_router.adapters.index.overviews import EVERY, record_rows, stats, table
-from bundle_router.adapters.index.totals import FACETS, SUMS, filled
+from bundle_router.adapters.index.totals import CUT, FACETS, SUMS, TOOL, filled
 from bundle_router.core.catalog.step_address import PARTS, address_from_json
 from bundle_router.core.records.outline import MARKS
 from bundle_router.core.records.read_model import (
@@ -513,20 +513,46 @@ class RunIndex:
         match = match_of(words)
         if not match:
             return []
-        only = "and t.run_id = :run_id " if run_id is not None else ""
+        if run_id is None:
+            best = f"select rowid from {SEARCH} where {SEARCH} match :match order by rank"
+        else:
+            best = (
+                f"select s.rowid from {SEARCH} s join {TEXTS} t on t.id = s.rowid where"
+                f" {SEARCH} match :match and t.run_id = :run_id order by rank"
+            )
         rows = self._ask(
-            f"select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt,"
-            f" r.began from {SEARCH} s join {TEXTS} t on t.id = s.rowid join {PREFIX}runs r on"
-            f" r.run_id = t.run_id where {SEARCH} match :match {only}order by bm25({SEARCH}),"
-            " r.began desc, t.seq limit :limit",
+            # excerpts are made of the best alone: they take longer than the search
+            f"with best as ({best} limit :limit)"
+            f" select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt,"
+            f" r.began, {TOOL} as tool, d.workflow, d.role, d.step from {SEARCH} s"
+            f" join {TEXTS} t on t.id = s.rowid join {PREFIX}runs r on r.run_id = t.run_id"
+            f" left join {PREFIX}calls c on c.run_id = t.run_id and c.seq = t.seq"
+            f" left join {PREFIX}decisions d on d.run_id = t.run_id and d.seq = t.seq"
+            f" where {SEARCH} match :match and s.rowid in (select rowid from best)"
+            f" order by bm25({SEARCH}), r.began desc, t.seq",
             match=match,
             limit=limit,
-            **({"run_id": run_id} if run_id is not None else {}),
+            run_id=run_id,
         )
         return [
-            TextHit(r["run_id"], r["seq"], r["field"], r["excerpt"], iso_time(r["began"]))
-            for r in rows
+            TextHit(
+                row["run_id"],
+                row["seq"],
+                row["field"],
+                row["excerpt"],
+                iso_time(row["began"]),
+                row["tool"] or " / ".join(row[name] or "" for name in ("workflow", "role", "step")),
+            )
+            for row in rows
         ]
+
+    def results_cut(self) -> tuple[int, int]:
+        """Return how many results there are, and of how many only the first `SEARCHED_CHARACTERS`
+        are searched.
+        """
+        with self._file.reading() as connection:
+            sums = table(partial(self._rows, connection), EVERY, CUT)
+        return (sums[0].count, int(sums[0].amount)) if sums else (0, 0)
 
     def artifact(self, digest: str, *, limit: int = 200) -> list[ArtifactUse]:
         """Return the records that made the artifact, then those whose arguments name it, both by

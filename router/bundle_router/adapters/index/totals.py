@@ -21,7 +21,7 @@ from bundle_router.adapters.index.counting import (
     principal_sql,
 )
 from bundle_router.adapters.index.database import CHANGED, PREFIX
-from bundle_router.core.records.read_model import NOBODY, SEARCHED
+from bundle_router.core.records.read_model import NOBODY, SEARCHED, SEARCHED_CHARACTERS
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -61,6 +61,8 @@ _TOTALS: Final = " union all ".join(
 )
 TOTALS: Final = "totals"
 """The sums over all chosen runs, one a name."""
+CUT: Final = "results cut for search"
+"""How many results there are, and how many are longer than what is searched of them (`amount`)."""
 FACETS: Final = "facets"
 """How many runs have a value of a facet, which is the `detail`."""
 
@@ -122,7 +124,17 @@ _FACET_RUNS: Final = (
     "select f.value as name, f.facet as detail, count(*) as n, 0 as amount, 0 as extra from"
     " {p}facets f join {p}runs r on r.run_id = f.run_id where {where} group by 1, 2"
 )
-SUMS: Final[Mapping[str, str]] = {**TABLES, TOTALS: _TOTALS, FACETS: _FACET_RUNS}
+_CUT_RESULTS: Final = _sums(
+    "''",
+    "from {p}calls c join {p}runs r on r.run_id = c.run_id where {where} and c.result <> ''",
+    amount=f"sum(length(c.result) > {SEARCHED_CHARACTERS})",
+)
+SUMS: Final[Mapping[str, str]] = {
+    **TABLES,
+    TOTALS: _TOTALS,
+    FACETS: _FACET_RUNS,
+    CUT: _CUT_RESULTS,
+}
 """Every statement whose sums are kept in `totals`, by its name there."""
 
 HOUR_SUMS: Final = (

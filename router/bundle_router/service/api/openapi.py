@@ -78,7 +78,7 @@ _MEANINGS: Final = {
     "decision": "The id of an open decision. Absent: the newest of the default branch.",
     "link": "Whether MCP clients get a link instead of the bytes.",
     "start": "The first record to return.",
-    "q": "Words in goals, arguments and artifacts.",
+    "q": "Words in goals, arguments, results and artifacts.",
     "since": "An RFC 3339 time or date.",
     "until": "An RFC 3339 time or date.",
     "page": "The number of the page, from 1.",

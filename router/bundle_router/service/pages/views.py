@@ -36,6 +36,7 @@ from bundle_router.core.records.read_model import (
     RunQuery,
     RunRow,
     Timeline,
+    cut_sentence,
 )
 from bundle_router.core.values import Facts
 from bundle_router.core.values.doubt import Certainty
@@ -212,11 +213,17 @@ class PageViews:
         )
 
     def search(self, query: Query) -> PageContent:
-        """Return the places of words in goals, arguments and artifacts."""
+        """Return the places of words in goals, arguments, results and artifacts."""
         words = first(query, "q")[:500]
         hits = self._reader.index.search(words, limit=100) if words.strip() else []
         return self._page(
-            "search.html", "Search", "/runs", [asdict(hit) for hit in hits], q=words, hits=hits
+            "search.html",
+            "Search",
+            "/runs",
+            [asdict(hit) for hit in hits],
+            q=words,
+            hits=hits,
+            cut=cut_sentence(*self._reader.index.results_cut()),
         )
 
     # --- one run ----------------------------------------------------------------------------------
