@@ -95,6 +95,7 @@ SHARED_ADAPTERS = {
         "sandbox",
         "sdk_log",
         "text_files",
+        "tokenizer",
         "workers",
     ),
 }
@@ -137,6 +138,7 @@ USED_BY_DEFERRAL = {
     "bundle_router.adapters.http",
     "bundle_router.adapters.database_file",
     "bundle_router.adapters.system",
+    "bundle_router.adapters.tokenizer",
     "bundle_router.adapters.text_files",
     "bundle_router.cli.output",
     "bundle_router.cli.program",

@@ -31,6 +31,7 @@ from bundle_router.core.records.read_model import (
     Facet,
     RunQuery,
     Sort,
+    counted_tokens,
     cut_sentence,
     duration_text,
 )
@@ -213,6 +214,7 @@ _COLUMNS: Final = (
     "calls>",
     "tokens>",
     "of all>",
+    "results>",
     "parent",
     "marks",
 )
@@ -231,6 +233,7 @@ def _cells(run: RunRow) -> Sequence[object]:
         run.calls,
         f"{run.tokens:,}",
         share,
+        counted_tokens(run.result_tokens, run.results_uncounted),
         run.parent_run_id,
         marks_of(run),
     )
@@ -268,22 +271,31 @@ def show_stats(arguments: argparse.Namespace) -> int:
         f"{stats.tokens:,} tokens of definitions shown{share}; ${stats.cost_usd:.4f} for the"
         " router's model"
     )
+    say(
+        f"{counted_tokens(stats.result_tokens, stats.results_uncounted)} tokens of results, as the"
+        " model saw them"
+    )
     for name, rows in stats.tables.items():
         if rows and name not in ("role × bundle", SEARCHED):
             say()
             table(
-                (name, *_MEASURES.get(name, ("count>",))), [_stat_cells(name, row) for row in rows]
+                (_TITLES.get(name, name), *_MEASURES.get(name, ("count>",))),
+                [_stat_cells(name, row) for row in rows],
             )
     show_habits(habits)
     return 0
 
 
+_TITLES: Final = {"tokens by tool": "tokens of definitions by tool"}
 _MEASURES: Final = {
     "decisions by source": ("decisions>", "mean ms>"),
     "routes": ("decisions>", "mean tokens>"),
     "calls by bundle": ("calls>", "ms in all>"),
     "calls by tool": ("calls>", "ms in all>"),
     "tokens by tool": ("tokens>", "steps>", "bundle"),
+    "tokens of results by tool": ("tokens>", "calls>"),
+    "tokens of results by step": ("tokens>", "calls>"),
+    "tokens of results by run": ("tokens>", "calls>"),
     "slowest calls": ("ms>", "tool"),
     "shown and never used": ("steps>", "runs>"),
     "asked for and missing": ("times>", "runs>"),

@@ -131,7 +131,8 @@ def admitted_now(
     `AT_ONCE` are asked at a time. Starts processes (stdio) only with `development`, and ends each
     once it has listed.
     """
-    from bundle_router.adapters.system import SystemClock, token_counter
+    from bundle_router.adapters.system import SystemClock
+    from bundle_router.adapters.tokenizer import token_counter
     from bundle_router.core.servers.admission.admit import admit
     from bundle_router.core.servers.admission.cleaning import reveal_line
     from bundle_router.core.servers.transport.tool_servers import Scope

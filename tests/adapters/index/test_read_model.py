@@ -18,7 +18,7 @@ from bundle_router.adapters.index import RunIndex, index_url
 from bundle_router.core.catalog import Bundle, Route
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.model_view import model_view
-from bundle_router.core.records.read_model import RunQuery, Sort
+from bundle_router.core.records.read_model import RunQuery, Sort, counted_tokens
 from bundle_router.core.records.replayed import catalog_from
 from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.core.values import MODES, Mode
@@ -506,4 +506,50 @@ def test_an_index_that_nobody_may_keep_is_the_same_for_every_thread(runs: Record
     index.refresh(now=True)
     with ThreadPoolExecutor(4) as threads:
         assert {page.total for page in threads.map(index.runs, [RunQuery()] * 16)} == {3}
+    index.close()
+
+
+def test_tokens_of_results_are_counted_by_tool_step_and_run_as_those_of_definitions_are(
+    runs: RecordedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokenizer here makes a token of each letter: "text" is four."""
+    monkeypatch.setattr("bundle_router.adapters.index.filling.token_counter", lambda: len)
+    index = RunIndex(runs, "sqlite://", look_s=0)
+    index.refresh(now=True)
+    refusal = len(index.rows_of("calls", "r-3", tool="other")[0]["result"])
+    stats = index.stats(RunQuery())
+    assert (stats.result_tokens, stats.results_uncounted) == (12 + refusal, 0)
+    tables = {
+        name: [
+            (row.name, row.count, row.amount) for row in stats.tables[f"tokens of results {name}"]
+        ]
+        for name in ("by tool", "by step", "by run")
+    }
+    assert tables == {
+        "by tool": [("s.other", refusal, 1), ("s.read", 12, 3)],
+        "by step": [
+            ("bugfix / planner / plan", 4 + refusal, 2),
+            ("feature / planner / both", 4, 1),
+            ("feature / planner / plan", 4, 1),
+        ],
+        "by run": [("r-3", 4 + refusal, 2), ("r-1", 4, 1), ("r-2", 4, 1)],
+    }
+    assert index.run("r-1").result_tokens == 4
+    assert index.rows_of("decisions", "r-3")[0]["result_tokens"] == 4 + refusal
+    assert [hour.result_tokens for hour in stats.over_time] == [4, 4, 4 + refusal]
+    index.close()
+
+
+def test_results_that_nothing_could_count_are_not_zero_tokens(
+    runs: RecordedRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bundle_router.adapters.index.filling.token_counter", lambda: None)
+    index = RunIndex(runs, "sqlite://", look_s=0)
+    index.refresh(now=True)
+    assert index.run("r-3").results_uncounted == 2
+    assert index.rows_of("calls", "r-3")[0]["result_tokens"] is None
+    stats = index.stats(RunQuery())
+    assert (stats.result_tokens, stats.results_uncounted) == (0, 4)
+    assert stats.tables["tokens of results by tool"] == ()
+    assert counted_tokens(stats.result_tokens, stats.results_uncounted) == "not counted"
     index.close()

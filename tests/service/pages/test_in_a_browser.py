@@ -211,7 +211,8 @@ def which_steps_were_degraded_and_why(reviewer: Reviewer, reader: RunReader) -> 
 def which_tools_cost_most_tokens(reviewer: Reviewer, reader: RunReader) -> None:
     reviewer.click("Overview")
     reviewer.sees(
-        "Tokens by tool", r"repo.git_log[\s\S]{0,60}tokens|repo.git_log[\s\S]{0,60}\d,\d\d\d"
+        "Tokens of definitions by tool",
+        r"repo.git_log[\s\S]{0,60}tokens|repo.git_log[\s\S]{0,60}\d,\d\d\d",
     )
 
 

@@ -15,6 +15,8 @@ FAILED: Final = (
     "('tool_error','invalid_arguments','timeout','unavailable','busy','budget','cancelled',"
     "'unknown')"
 )
+UNCOUNTED: Final = "c.kind = 'call' and c.result <> '' and c.result_tokens is null"
+"""A result whose tokens were not counted, since no tokenizer was installed when it was indexed."""
 MEDIA: Final = (
     "(role = 'media' or mime_type like 'image/%' or mime_type like 'audio/%'"
     " or mime_type like 'video/%')"
@@ -61,18 +63,20 @@ _COUNTS: Final = (
         and c.decision_seq = {PREFIX}bundles.seq and c.bundle = {PREFIX}bundles.bundle
         and c.kind = 'call' and coalesce(c.outcome, '') <> 'denied') where run_id in {CHANGED}""",
     f"""update {PREFIX}decisions set calls = coalesce(found.calls, 0), used = coalesce(found.used,
-        0) from (
+        0), result_tokens = found.tokens, results_uncounted = found.uncounted from (
         select d.run_id, d.seq, count(c.seq) as calls, count(distinct case when c.outcome in ('ok',
         'tool_error') then
-        c.bundle end) as used from {PREFIX}decisions d left join {PREFIX}calls c on c.run_id =
-        d.run_id
+        c.bundle end) as used, coalesce(sum(c.result_tokens), 0) as tokens,
+        {_sum(UNCOUNTED)} as uncounted from {PREFIX}decisions d left join {PREFIX}calls c
+        on c.run_id = d.run_id
         and c.decision_seq = d.seq and c.kind = 'call' where d.run_id in {CHANGED} group by
         d.run_id, d.seq) as found
         where found.run_id = {PREFIX}decisions.run_id and found.seq = {PREFIX}decisions.seq""",
     # runs
     f"""update {PREFIX}runs set decisions = 0, calls = 0, denied = 0, failed = 0, degraded = 0,
         model_failures = 0,
-        searches = 0, media = 0, labels = 0, tokens = 0, all_tokens = 0, cost_usd = 0, began =
+        searches = 0, media = 0, labels = 0, tokens = 0, all_tokens = 0, result_tokens = 0,
+        results_uncounted = 0, cost_usd = 0, began =
         opened, ended = closed
         where run_id in {CHANGED}""",
     f"""update {PREFIX}runs set decisions = found.decisions, degraded = found.degraded, tokens =
@@ -88,12 +92,14 @@ _COUNTS: Final = (
         found
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set calls = found.calls, denied = found.denied, failed = found.failed,
-        searches = found.searches, ended = case when {PREFIX}runs.ended is null or found.last >
-        {PREFIX}runs.ended
+        searches = found.searches, result_tokens = found.tokens,
+        results_uncounted = found.uncounted, ended = case when {PREFIX}runs.ended is null or
+        found.last > {PREFIX}runs.ended
         then found.last else {PREFIX}runs.ended end from (select run_id, count(*) as calls,
         {_sum("outcome = 'denied'")} as denied, {_sum(f"outcome in {FAILED}")} as failed,
-        {_sum(_SEARCH)} as searches,
-        max(time) as last from {PREFIX}calls where run_id in {CHANGED} group by run_id) as found
+        {_sum(_SEARCH)} as searches, coalesce(sum(c.result_tokens), 0) as tokens,
+        {_sum(UNCOUNTED)} as uncounted,
+        max(time) as last from {PREFIX}calls c where run_id in {CHANGED} group by run_id) as found
         where found.run_id = {PREFIX}runs.run_id""",
     f"""update {PREFIX}runs set media = found.media from (select run_id, count(distinct sha256) as
         media

@@ -63,6 +63,7 @@ _DERIVED: Final[dict[str, dict[str, Kind]]] = {
         "decisions": "integer",
         "tokens": "integer",
         "all_tokens": "integer",
+        "result_tokens": "integer",
         "degraded": "integer",
         "doubted": "integer",
         "cost_usd": "real",
@@ -87,6 +88,8 @@ OF_NO_RUN: Final = frozenset((META, "exposures", "totals", "hours"))
 _INDEXES: Final = (
     ("facets", "facet, value, run_id"),
     ("runs", "began"),
+    ("runs", "result_tokens"),
+    ("calls", "result_tokens"),
     ("runs", "parent_run_id"),
     ("decisions", "run_id, decision_id"),
     ("decisions", "time"),

@@ -52,7 +52,15 @@ _SLOWEST: Final = (
     + CALLS
     + " and c.elapsed_ms is not null order by c.elapsed_ms desc, c.run_id, c.seq limit :rows"
 )
-_RECORDS: Final = {"searched at every step": _SEARCHING_ALWAYS, "slowest calls": _SLOWEST}
+_MOST_RESULTS: Final = (
+    "select r.run_id as name, r.result_tokens as n, r.calls as amount from {p}runs r where {where}"
+    " and r.result_tokens > 0 order by r.result_tokens desc, r.run_id limit :rows"
+)
+_RECORDS: Final = {
+    "tokens of results by run": _MOST_RESULTS,
+    "searched at every step": _SEARCHING_ALWAYS,
+    "slowest calls": _SLOWEST,
+}
 """Tables of single runs or calls, which no sum holds."""
 
 
@@ -99,6 +107,8 @@ def stats(ask: Ask, where: str) -> Stats:
         calls=int(totals["calls"]),
         tokens=int(totals["tokens"]),
         all_tokens=int(totals["all_tokens"]),
+        result_tokens=int(totals["result_tokens"]),
+        results_uncounted=int(totals["results_uncounted"]),
         cost_usd=totals["cost_usd"],
         by_day=tuple(
             (day.time, day.decisions, day.tokens, day.all_tokens) for day in days if day.decisions
@@ -183,14 +193,21 @@ _SORTS: Final = {
         "started": "d.time",
         "slow": "d.elapsed_us",
         "tokens": "d.tokens",
+        "results": "d.result_tokens",
         "cost": "d.cost_usd",
     },
-    "calls": {"started": "c.time", "slow": "c.elapsed_ms", "bytes": "c.original_bytes"},
+    "calls": {
+        "started": "c.time",
+        "slow": "c.elapsed_ms",
+        "results": "c.result_tokens",
+        "bytes": "c.original_bytes",
+    },
 }
 _COLUMNS: Final = {
     "steps": (
         "d.run_id, d.seq, d.time, d.workflow, d.role, d.step, d.goal, d.principal, d.source,"
-        " d.degraded, d.degraded_code, d.route, d.tools, d.tokens, d.all_tokens, d.model,"
+        " d.degraded, d.degraded_code, d.route, d.tools, d.tokens, d.all_tokens, d.result_tokens,"
+        " d.results_uncounted, d.model,"
         " d.model_failure, d.cost_usd, d.model_ms, d.elapsed_us, d.shown, d.used, d.calls,"
         " d.justification"
     ),
@@ -198,7 +215,8 @@ _COLUMNS: Final = {
         "c.run_id, c.seq, c.time, c.kind, "
         + TOOL
         + " as name, c.bundle, c.via, c.outcome, c.code, "
-        "c.elapsed_ms, c.original_bytes, c.decision_seq, substr(c.arguments, 1, 300) as arguments, "
+        "c.elapsed_ms, c.result_tokens, c.original_bytes, c.decision_seq, "
+        "substr(c.arguments, 1, 300) as arguments, "
         "substr(c.result, 1, 300) as result, "
         "d.role, d.step, d.workflow, r.principal"
     ),

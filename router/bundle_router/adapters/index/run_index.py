@@ -79,6 +79,7 @@ _SORTS: Final[Mapping[Sort, str]] = {
     "calls": "calls",
     "tokens": "tokens",
     "saved": "all_tokens - tokens",
+    "results": "result_tokens",
     "cost": "cost_usd",
     "denied": "denied",
     "failed": "failed",

@@ -33,8 +33,6 @@ CALLS: Final = (
     "from {p}calls c join {p}runs r on r.run_id = c.run_id where {where} and c.kind = 'call'"
 )
 DECISIONS: Final = "from {p}decisions d join {p}runs r on r.run_id = d.run_id where {where}"
-_DOUBTED: Final = "d.sure = 0 or d.source = 'shortlist'"
-"""A decision that nobody was sure of: the model said so, or search and model left it open."""
 
 
 def _sums(
@@ -47,7 +45,22 @@ def _sums(
     )
 
 
-_TOTAL_COLUMNS: Final = ("decisions", "calls", "tokens", "all_tokens")
+def _counted_results(name: str, source: str) -> str:
+    """Return the statement of the tokens of results, with the number of those results."""
+    return (
+        f"select coalesce({name}, '') as name, '' as detail, sum(c.result_tokens) as n, count(*) as"
+        f" amount, 0 as extra {source} and c.result_tokens > 0 group by 1"
+    )
+
+
+_TOTAL_COLUMNS: Final = (
+    "decisions",
+    "calls",
+    "tokens",
+    "all_tokens",
+    "result_tokens",
+    "results_uncounted",
+)
 _RUNS: Final = "from {p}runs r where {where}"
 _TOTALS: Final = " union all ".join(
     [
@@ -87,6 +100,12 @@ TABLES: Final[Mapping[str, str]] = {
         + DECISIONS
         + " and d.exposure <> '' group by d.exposure) x join {p}exposures e on e.exposure ="
         " x.exposure where e.place = 'direct' group by 1, 2"
+    ),
+    "tokens of results by tool": _counted_results(TOOL, CALLS),
+    "tokens of results by step": _counted_results(
+        "d.workflow || ' / ' || d.role || ' / ' || d.step",
+        "from {p}calls c join {p}runs r on r.run_id = c.run_id join {p}decisions d on d.run_id ="
+        " c.run_id and d.seq = c.decision_seq where {where} and c.kind = 'call'",
     ),
     "shown and never used": _sums(
         "b.bundle",
@@ -141,6 +160,7 @@ HOUR_SUMS: Final = (
     "decisions",
     "tokens",
     "all_tokens",
+    "result_tokens",
     "degraded",
     "doubted",
     "cost_usd",
@@ -153,15 +173,16 @@ HOURS: Final[tuple[str, ...]] = (
     (
         "select substr(d.time, 1, 13) as hour, coalesce(d.source, '') as source, count(*) as"
         " decisions, coalesce(sum(d.tokens), 0) as tokens, coalesce(sum(d.all_tokens), 0) as"
-        " all_tokens, coalesce(sum(d.degraded), 0) as degraded, "
-        f"sum(case when {_DOUBTED} then 1 else 0 end) as doubted, coalesce(sum(d.cost_usd), 0) as"
-        " cost_usd, 0 as calls, 0 as denied, 0 as failed "
+        " all_tokens, 0 as result_tokens, coalesce(sum(d.degraded), 0) as degraded, "
+        "sum(case when d.doubt <> '' then 1 else 0 end) as doubted, coalesce(sum(d.cost_usd), 0)"
+        " as cost_usd, 0 as calls, 0 as denied, 0 as failed "
         + DECISIONS
         + " and d.time is not null group by 1, 2"
     ),
     (
         "select substr(c.time, 1, 13) as hour, '' as source, 0 as decisions, 0 as tokens, 0 as"
-        " all_tokens, 0 as degraded, 0 as doubted, 0 as cost_usd, count(*) as calls, sum(case when"
+        " all_tokens, coalesce(sum(c.result_tokens), 0) as result_tokens, 0 as degraded,"
+        " 0 as doubted, 0 as cost_usd, count(*) as calls, sum(case when"
         " c.outcome = 'denied' then 1 else 0 end) as denied, "
         f"sum(case when c.outcome in {FAILED} then 1 else 0 end) as failed "
         + CALLS

@@ -71,7 +71,17 @@ SEARCHED_CHARACTERS: Final = 20_000
 1.8 times what is searched (measured over 15 MB of source text).
 """
 Sort = Literal[
-    "started", "took", "steps", "calls", "tokens", "saved", "cost", "denied", "failed", "run"
+    "started",
+    "took",
+    "steps",
+    "calls",
+    "tokens",
+    "saved",
+    "results",
+    "cost",
+    "denied",
+    "failed",
+    "run",
 ]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
 
@@ -165,6 +175,10 @@ class RunRow:
     labels: int = 0
     tokens: int = 0
     all_tokens: int = 0
+    result_tokens: int = 0
+    """Tokens of the results of its calls, as the model saw them."""
+    results_uncounted: int = 0
+    """Results whose tokens were not counted: no tokenizer was installed when they were indexed."""
     cost_usd: float = 0.0
     problem: str = ""
 
@@ -256,10 +270,12 @@ class Period:
     """Tokens of the definitions that were shown."""
     all_tokens: int = 0
     """Tokens that showing every tool would have been."""
+    result_tokens: int = 0
+    """Tokens of the results of calls, as the model saw them, where they were counted."""
     degraded: int = 0
     """Decisions that fell back."""
     doubted: int = 0
-    """Decisions that nobody was sure of: the model said so, or search and model left it open."""
+    """Decisions with a `doubt`."""
     cost_usd: float = 0.0
     """What the router's model cost."""
     calls: int = 0
@@ -276,6 +292,10 @@ class Stats:
     calls: int
     tokens: int
     all_tokens: int
+    result_tokens: int
+    """Tokens of the results of calls, as the model saw them, where they were counted."""
+    results_uncounted: int
+    """Results whose tokens were not counted: no tokenizer was installed when they were indexed."""
     cost_usd: float
     by_day: tuple[tuple[str, int, int, int], ...]
     """Day (UTC), decisions, tokens shown, tokens of everything."""
@@ -327,6 +347,19 @@ class Timeline:
     sub_runs: tuple[RunRow, ...]
     next_seq: int | None = None
     earlier: tuple[Mapping[str, Any], ...] = ()
+
+
+def counted_tokens(tokens: int, uncounted: int) -> str:
+    """Return the tokens of results in words: what was not counted is not zero.
+
+    >>> counted_tokens(1200, 0), counted_tokens(0, 3), counted_tokens(1200, 3)
+    ('1,200', 'not counted', '1,200 and 3 results not counted')
+    """
+    if not uncounted:
+        return f"{tokens:,}"
+    if not tokens:
+        return "not counted"
+    return f"{tokens:,} and {uncounted:,} result{'s' if uncounted != 1 else ''} not counted"
 
 
 def cut_sentence(results: int, cut: int) -> str:

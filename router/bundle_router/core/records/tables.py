@@ -49,6 +49,8 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
         "labels": "integer",
         "tokens": "integer",
         "all_tokens": "integer",
+        "result_tokens": "integer",
+        "results_uncounted": "integer",
         "cost_usd": "real",
     },
     "decisions": {
@@ -83,7 +85,6 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
         "exposure": "text",
         "model": "text",
         "model_failure": "text",
-        "sure": "boolean",
         "attempts": "integer",
         "input_tokens": "integer",
         "output_tokens": "integer",
@@ -98,6 +99,8 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
         "elapsed_us": "integer",
         "used": "integer",
         "calls": "integer",
+        "result_tokens": "integer",
+        "results_uncounted": "integer",
     },
     "bundles": {
         "run_id": "text",
@@ -140,6 +143,7 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
         "code": "text",
         "arguments": "text",
         "result": "text",
+        "result_tokens": "integer",
         "original_bytes": "integer",
         "kept_bytes": "integer",
         "rule": "text",
@@ -175,6 +179,9 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
     },
 }
 """Every table's columns in order. `KEYS` identify a row.
+
+`result_tokens` counts the text of results as the model saw it, in cl100k_base as definitions are
+counted; `results_uncounted` those that were indexed without a tokenizer.
 
 `used` and `calls` of decisions and bundles connect them with what followed: called bundles, and
 calls. A call's `kind` is `call` or `request`; one without an end has no `outcome`, and its `seq` is
@@ -380,7 +387,6 @@ def _model_columns(model: Mapping[str, Any]) -> Row:
     return {
         "model": model.get("name"),
         "model_failure": model.get("failure"),
-        "sure": model.get("sure"),
         "attempts": model.get("attempts"),
         "input_tokens": model.get("input_tokens"),
         "output_tokens": model.get("output_tokens"),

@@ -89,10 +89,11 @@ ORDERS: Final = {
     "steps": (
         ("started", "newest"),
         ("slow", "slowest"),
-        ("tokens", "most tokens"),
+        ("tokens", "most tokens of definitions"),
+        ("results", "most tokens of results"),
         ("cost", "most expensive"),
     ),
-    "calls": (("started", "newest"), ("slow", "slowest")),
+    "calls": (("started", "newest"), ("slow", "slowest"), ("results", "most tokens of results")),
 }
 PRESETS: Final = {
     "steps": (
@@ -101,7 +102,8 @@ PRESETS: Final = {
         ("decided by search", {"source": "search"}),
         ("shortlist", {"source": "shortlist"}),
         ("slowest", {"sort": "slow"}),
-        ("most tokens", {"sort": "tokens"}),
+        ("most tokens of definitions", {"sort": "tokens"}),
+        ("most tokens of results", {"sort": "results"}),
     ),
     "calls": (
         ("denied", {"outcome": "denied"}),

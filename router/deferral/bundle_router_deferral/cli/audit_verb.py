@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from bundle_router.adapters.system import token_counter
+from bundle_router.adapters.tokenizer import token_counter
 from bundle_router.cli.output import heading, print_json, progress, say, table
 from bundle_router.errors import NotInstalled, RouterError
 
