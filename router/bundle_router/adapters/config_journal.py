@@ -44,18 +44,18 @@ def make_edit(folder: Path, judge: Callable[[], JournaledEdit[Written]]) -> Writ
     """
     with lock_folder(folder):
         edit = judge()
-        _append(folder, edit.change)
+        append_change(folder / FILE_NAME, edit.change)
         return edit.write()
 
 
-def _append(folder: Path, change: ConfigChange) -> None:
-    path = folder / FILE_NAME
+def append_change(path: Path, change: ConfigChange) -> None:
+    """Add a line to a journal, and wait until it is on disk. Raises StorageError."""
     try:
         descriptor = os.open(
             path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
         )
         with os.fdopen(descriptor, "wb") as file:
-            refuse_links(FILE_NAME, os.fstat(descriptor))
+            refuse_links(path.name, os.fstat(descriptor))
             file.write(change.to_line().encode())
             file.flush()
             os.fsync(descriptor)
@@ -63,14 +63,14 @@ def _append(folder: Path, change: ConfigChange) -> None:
         raise storage_error(f"{path}: can't be written", error) from error
 
 
-def read_changes(folder: Path) -> list[ConfigChange]:
+def read_changes(folder: Path, name: str = FILE_NAME) -> list[ConfigChange]:
     """Return the recorded changes, oldest first. Raises RequestError if a line can't be read."""
     try:
-        text = read_within(folder, folder / FILE_NAME, MAX_BYTES).decode("utf-8")
+        text = read_within(folder, folder / name, MAX_BYTES).decode("utf-8")
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{folder / FILE_NAME} can't be read: {error}") from None
+        raise RequestError(f"{folder / name} can't be read: {error}") from None
     try:
         return changes_from(text)
     except ValueError as error:

@@ -37,6 +37,7 @@ from bundle_router.errors import RequestError, RouterError
 if TYPE_CHECKING:
     from bundle_router.service import Endpoint
     from bundle_router.wiring import Router
+    from bundle_router.workbench.found_edits import FoundEdits
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -223,9 +224,22 @@ def _pages(arguments: argparse.Namespace, router: Router) -> Iterator[dict[str, 
         development=bool(arguments.development or arguments.unpinned),
         others=dict(map(_named_folder, arguments.compare)),
         away=router.endpoint.unusable_servers,
+        edits=_found_edits(arguments),
     )
     with service_pages(sources) as pages:
         yield {"pages": pages}
+
+
+def _found_edits(arguments: argparse.Namespace) -> FoundEdits | None:
+    """Return what keeps the edits of the config that the service finds; None for the shipped
+    config, which nobody edits.
+    """
+    from bundle_router.workbench.found_edits import FoundEdits
+
+    config = config_folder(arguments)
+    if config is None:
+        return None
+    return FoundEdits(Path(config), Path(arguments.runs) if arguments.store is None else None)
 
 
 def _named_folder(text: str) -> tuple[str, Path]:

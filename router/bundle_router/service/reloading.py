@@ -16,18 +16,32 @@ from typing import TYPE_CHECKING, Final
 
 from bundle_router.errors import ConfigError, RequestError, RouterError
 from bundle_router.service.keys import Keys
+from bundle_router.service.refusals import Asgi, Message, Receive, Send
 from bundle_router.service.tokens import AccessTokens
 
 if TYPE_CHECKING:
     from bundle_router.wiring import Router
+    from bundle_router.workbench.found_edits import FoundEdits
 
 LOOK_S: Final = 0.5
+
+
+class WatchedPages:
+    """Pages that show the edits of the config which the service finds while it runs."""
+
+    def __init__(self, app: Asgi, edits: FoundEdits) -> None:
+        self._app = app
+        self.edits = edits
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
 
 class ConfigWatch:
     """Watches the config's files.
 
-    Calls `on_event` with `adopted` or `refused`. Belongs to one event loop.
+    Calls `on_event` with `adopted` or `refused`, and notes what it adopted in `edits`. Belongs to
+    one event loop.
     """
 
     def __init__(
@@ -36,12 +50,14 @@ class ConfigWatch:
         keys: Keys,
         tokens: AccessTokens | None,
         on_event: Callable[[str], None],
+        edits: FoundEdits | None = None,
     ) -> None:
         self._router = router
         self._keys = keys
         self._tokens = tokens
         self._token_problem = ""
         self._on_event = on_event
+        self._edits = edits
         self._seen: object = None
         self._read = router.opened_at
         self._config_problems: tuple[str, ...] = ()
@@ -49,6 +65,8 @@ class ConfigWatch:
 
     async def _watch(self) -> None:
         warmed = ""
+        if self._edits is not None:
+            await asyncio.to_thread(self._edits.note_start, self._router.catalog)
         while True:
             try:
                 catalog = self._router.catalog
@@ -95,7 +113,8 @@ class ConfigWatch:
             self._seen = stamp
             return
         self._read = stamp
-        revision = self._router.catalog.revision
+        before = self._router.catalog
+        revision = before.revision
         try:
             changed = await asyncio.to_thread(self._router.reload)
         except RouterError as error:
@@ -109,6 +128,8 @@ class ConfigWatch:
         self._config_problems = ()
         if not changed:
             return
+        if self._edits is not None:
+            await asyncio.to_thread(self._edits.note, before, self._router.catalog)
         self._on_event("adopted")
         report("info", "config.adopted", revision=self._router.catalog.revision, before=revision)
 

@@ -23,7 +23,7 @@ from bundle_router.service.gate import Admission
 from bundle_router.service.idling import IdleRuns
 from bundle_router.service.mcp.mount import mcp_routes
 from bundle_router.service.refusals import Asgi, ScopedMount
-from bundle_router.service.reloading import ConfigWatch
+from bundle_router.service.reloading import ConfigWatch, WatchedPages
 from bundle_router.service.requests import RequestBounds, Requests
 from bundle_router.service.telemetry import SpanExport, Telemetry
 from bundle_router.service.tokens import AccessTokens
@@ -116,7 +116,8 @@ async def serve(
         idle = IdleRuns(settings.idle_run_s, router.endpoint.close_idle, report)
         stack.push_async_callback(idle.end)
         stack.callback(router.endpoint.watch(idle.note))
-        watch = ConfigWatch(router, keys, tokens, metrics.reloaded)
+        edits = pages.edits if isinstance(pages, WatchedPages) else None
+        watch = ConfigWatch(router, keys, tokens, metrics.reloaded, edits)
         stack.push_async_callback(watch.end)
         access = cast("EndpointAccess", ObservedRouter(router.endpoint, telemetry, idle))
         runs = await stack.enter_async_context(served_runs(access))

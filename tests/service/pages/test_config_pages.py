@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -18,10 +19,15 @@ from typing import Any
 import httpx
 import pytest
 from bundle_router import Router, Step
+from bundle_router.core.catalog import Catalog
+from bundle_router.service import serve
 from bundle_router.service.pages.application import pages
 from bundle_router.service.pages.service_pages import WITH_CONFIG, ConfigRoutes
+from bundle_router.service.reloading import WatchedPages
+from bundle_router.wiring.catalogs import load_catalog
 from bundle_router.wiring.stores import open_archive
 from bundle_router.workbench.config_editing import ConfigEditor
+from bundle_router.workbench.found_edits import FoundEdits
 from bundle_router.workbench.pin_approval import PinApproval
 from bundle_router.workbench.run_reader import open_reader
 
@@ -204,6 +210,55 @@ def test_a_widening_is_saved_only_when_it_was_shown_acknowledged_and_explained(s
     changes = site.get("/config/changes").text
     assert "they run the tests" in changes
     assert "workspace.exec" in changes
+
+
+def test_an_edit_that_the_service_found_stands_with_the_recorded_changes(
+    recorded: Path, tmp_path: Path
+) -> None:
+    config = Path(shutil.copytree(ROOT / "config", tmp_path / "config"))
+    before = load_catalog(config)
+    edits = FoundEdits(config, tmp_path)
+    edits.note(Catalog(), before)
+    with served(recorded, Site(tmp_path), edits=edits) as site:
+        page = site.get("/config/changes").text
+        assert "found by the service: made in git or in an editor" in page
+        assert f'title="{before.revision}"' in page
+        (change,) = site.get("/config/changes.json").json()["changes"]
+    assert (change["type"], change["old_revision"]) == ("edit.found", Catalog().revision)
+
+
+def test_a_running_service_finds_an_edit_that_was_made_in_an_editor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bundle_router.service.reloading.LOOK_S", 0.02)
+    config = Path(shutil.copytree(ROOT / "config", tmp_path / "config"))
+    found_one = asyncio.Event()
+
+    class ToldEdits(FoundEdits):
+        def note(self, old: Catalog, new: Catalog) -> None:
+            super().note(old, new)
+            loop.call_soon_threadsafe(found_one.set)
+
+    edits = ToldEdits(config, tmp_path)
+
+    async def nobody_asks(*_: Any) -> None:
+        raise AssertionError
+
+    async def main() -> str:
+        async with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path) as router:
+            before = router.catalog.revision
+            async with serve(router, pages=WatchedPages(nobody_asks, edits)):
+                policy = config / "policy.toml"
+                policy.write_text(policy.read_text("utf-8").replace(*WIDER), encoding="utf-8")
+                await found_one.wait()
+            return before
+
+    loop = asyncio.new_event_loop()
+    with contextlib.closing(loop):
+        before = loop.run_until_complete(asyncio.wait_for(main(), 300))
+    (found,) = edits.changes()
+    assert (found.type, found.old_revision) == ("edit.found", before)
+    assert any("workspace.exec" in line for line in found.widening)
 
 
 def test_who_was_overtaken_gets_the_text_back(site: Site) -> None:

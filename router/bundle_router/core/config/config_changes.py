@@ -18,7 +18,10 @@ FILE_NAME: Final = "changes.jsonl"
 SCHEMA: Final = "bundle-router.config-change/1"
 
 
-ChangeType = Literal["widening.allowed", "config.saved", "config.undone", "pins.approved"]
+ChangeType = Literal[
+    "widening.allowed", "config.saved", "config.undone", "pins.approved", "edit.found"
+]
+"""`edit.found`: a running service met an edit that nobody recorded; it stands beside the runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from bundle_router.workbench.config_editing import (
     Preview,
     problem_json,
 )
+from bundle_router.workbench.found_edits import FoundEdits
 from bundle_router.workbench.pin_approval import PinApproval, ShownReview
 from bundle_router.workbench.server_reviews import json_of
 
@@ -47,9 +48,14 @@ class ConfigViews:
     """Makes the pages of one config folder. `others`: folders to compare with, by name."""
 
     def __init__(
-        self, editor: ConfigEditor, others: Mapping[str, Path], approval: PinApproval | None
+        self,
+        editor: ConfigEditor,
+        others: Mapping[str, Path],
+        approval: PinApproval | None,
+        edits: FoundEdits | None = None,
     ) -> None:
         self._editor = editor
+        self._edits = edits
         self._others = others
         self._approval = approval
         self.where = str(editor.folder)
@@ -195,8 +201,11 @@ class ConfigViews:
         )
 
     def changes(self) -> PageContent:
-        """Return the changes made here, with author and reason, newest first."""
-        changes = self._editor.changes()
+        """Return the changes made here, with author and reason, and those that the service found,
+        newest first.
+        """
+        found = self._edits.changes() if self._edits is not None else []
+        changes = sorted([*self._editor.changes(), *found], key=lambda change: change.time)
         newest = list(reversed(changes))[:MAX_CHANGES]
         older = max(0, len(changes) - MAX_CHANGES)
         title = "Changes of the config"

@@ -31,7 +31,9 @@ from bundle_router.service.pages.queries import Query, first
 from bundle_router.service.pages.rendering import NAV, Links, PageContent
 from bundle_router.service.pages.views import Away
 from bundle_router.service.refusals import Asgi
+from bundle_router.service.reloading import WatchedPages
 from bundle_router.workbench.config_editing import ConfigConflict, ConfigEditor, WideningRefused
+from bundle_router.workbench.found_edits import FoundEdits
 from bundle_router.workbench.pin_approval import PinApproval
 
 if TYPE_CHECKING:
@@ -59,12 +61,13 @@ class ConfigRoutes:
         *,
         approval: PinApproval | None = None,
         others: Mapping[str, Path] | None = None,
+        edits: FoundEdits | None = None,
         who: Reviewer = lambda _: None,
         base: str = "",
     ) -> None:
         self._editor = editor
         self._approval = approval
-        self._views = ConfigViews(editor, dict(others or {}), approval)
+        self._views = ConfigViews(editor, dict(others or {}), approval, edits)
         links = Links(base, nav=WITH_CONFIG)
         refusal = "this token may read, and not edit"
         self._answers = PageAnswers(
@@ -188,6 +191,8 @@ class PageSources:
     development: bool = False
     others: Mapping[str, Path] = field(default_factory=dict)
     away: Away | None = None
+    edits: FoundEdits | None = None
+    """The edits of the config that the service finds."""
 
 
 @contextmanager
@@ -216,9 +221,11 @@ def service_pages(sources: PageSources) -> Iterator[Asgi]:
                 sources.config, development=sources.development, local=sources.local
             ),
             others=sources.others,
+            edits=sources.edits,
             who=lambda request: _caller_of(request, "edit"),
         )
-        yield shown(first_routes=editing.routes(), nav=WITH_CONFIG)
+        app = shown(first_routes=editing.routes(), nav=WITH_CONFIG)
+        yield WatchedPages(app, sources.edits) if sources.edits is not None else app
 
 
 def _caller_of(request: Request, scope: Scope) -> str | None:
