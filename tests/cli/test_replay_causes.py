@@ -161,3 +161,4 @@ def test_a_broken_run_contributes_nothing_to_the_groups(shell: Shell, recorded: 
 
 def test_progress_is_shown_on_a_terminal(shell: Shell) -> None:
     assert "Replaying" in on_a_terminal(shell.folder, "replay", "--config", "config", columns=100)
+    assert "verifying runs" in on_a_terminal(shell.folder, "runs", "verify", columns=100)

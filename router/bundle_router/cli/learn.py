@@ -18,6 +18,7 @@ from bundle_router.cli.output import (
     say,
     show_habits,
     table,
+    tracked,
 )
 from bundle_router.cli.shared_arguments import (
     add_archive,
@@ -166,10 +167,7 @@ def _read_runs(archive: RunArchive) -> _Read:
     opened.
     """
     read = _Read()
-    runs = archive.runs()
-    if sys.stderr.isatty() and len(runs) > 100:
-        print(f"reading {len(runs)} runs…", file=sys.stderr)
-    for summary in runs:
+    for summary in tracked("reading runs", archive.runs()):
         if len(read.steps) >= MAX_STEPS:
             break
         try:

@@ -12,7 +12,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from bundle_router.core.values.visible import visible
 
@@ -241,6 +241,9 @@ def say_json(value: Any) -> None:
         say(line)
 
 
+T = TypeVar("T")
+
+
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on standard error during the block, if that is a terminal.
@@ -256,6 +259,14 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+def tracked(title: str, items: Sequence[T]) -> Iterator[T]:
+    """Yield the items, and show how many are done on standard error, if that is a terminal."""
+    with progress(title, len(items)) as advance:
+        for done, item in enumerate(items, 1):
+            yield item
+            advance(done)
 
 
 def heading(text: str) -> None:

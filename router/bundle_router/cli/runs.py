@@ -24,6 +24,7 @@ from bundle_router.cli.output import (
     say_skipped,
     say_whole,
     table,
+    tracked,
 )
 from bundle_router.cli.run_comparing import compare
 from bundle_router.cli.run_lists import (
@@ -231,7 +232,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         return _secrets(archive, arguments)
     reports = []
     skipped = SkippedRuns(archive, named=bool(arguments.run_id))
-    for run_id in arguments.run_id or archive.run_ids():
+    for run_id in tracked("verifying runs", arguments.run_id or archive.run_ids()):
         with skipped.reading(run_id):
             reports.append(archive.verify(run_id, artifacts=True))
     missing = [] if arguments.run_id else archive.missing()
@@ -292,7 +293,7 @@ def _secrets(archive: RunArchive, arguments: argparse.Namespace) -> int:
     run_ids = arguments.run_id or archive.run_ids()
     rows: list[tuple[str, str, int, list[str]]] = []
     skipped = SkippedRuns(archive, named=bool(arguments.run_id))
-    for run_id in run_ids:
+    for run_id in tracked("reading runs", run_ids):
         with skipped.reading(run_id):
             rows += (
                 (run_id, name, number, rules)
@@ -380,7 +381,8 @@ def _export(arguments: argparse.Namespace) -> int:
         return _copy_runs(arguments, archive, Archive(arguments.to), str(arguments.to))
     with tempfile.TemporaryDirectory(dir=temporary_root()) as folder:
         url = f"sqlite:///{folder}/export.sqlite"
-        built = index_runs(archive, arguments.run_id or archive.run_ids(), url)
+        with reading_runs() as report:
+            built = index_runs(archive, arguments.run_id or archive.run_ids(), url, report=report)
         paths = export(dump(url), arguments.to, arguments.format)
     if arguments.json:
         print_json([{"file": str(path), "rows": rows} for path, rows in paths])
@@ -405,7 +407,7 @@ def _copy_runs(
 
     count = 0
     skipped = SkippedRuns(source, named=bool(arguments.run_id))
-    for run_id in arguments.run_id or source.run_ids():
+    for run_id in tracked("copying runs", arguments.run_id or source.run_ids()):
         with skipped.reading(run_id):
             copy_run(source, run_id, target)
             count += 1
