@@ -248,6 +248,7 @@ def marks_of(run: RunRow) -> str:
         ("media", run.media),
     )
     words = [f"{count} {word}" for word, count in marks if count]
+    words += ["NOT AS IT WAS WRITTEN: " + run.tampered] if run.tampered else []
     return ", ".join([*words, *([run.problem] if run.problem else [])])
 
 
@@ -263,6 +264,11 @@ def show_stats(arguments: argparse.Namespace) -> int:
         f"{counted(stats.runs, 'run')}, {counted(stats.decisions, 'decision')},"
         f" {counted(stats.calls, 'call')}"
     )
+    if stats.tampered:
+        say(
+            f"WARNING: {counted(stats.tampered, 'run')} not as written; `bundle-router runs list"
+            " --mark tampered` lists them"
+        )
     if stats.all_tokens:
         share = f", {stats.tokens / stats.all_tokens:.1%} of what all tools would have been"
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bundle_router.adapters.archive import RunSummary
+from bundle_router.adapters.archive import RunSummary, VerifyReport
 from bundle_router.core.records.read_model import RunStamp
 from bundle_router.core.records.step_labels import StepLabel
 from bundle_router.errors import CorruptRun
@@ -45,6 +45,10 @@ class RecordedRuns:
 
     def summary(self, run_id: str) -> RunSummary:
         return RunSummary(run_id, f"{run_id}/", "closed", opened="2026-01-01T00:00:00Z")
+
+    def verify(self, run_id: str) -> VerifyReport:
+        records = len(self.records[run_id]) if isinstance(self.records[run_id], list) else 0
+        return VerifyReport(run_id, f"{run_id}/", "closed", records, None, (), (), ())
 
     def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]:
         raise CorruptRun(f"{run_id} holds no catalog {revision}")

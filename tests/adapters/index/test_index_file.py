@@ -4,6 +4,7 @@ when it is locked.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex, index_runs, index_url
 from bundle_router.core.records.read_model import RunQuery
@@ -135,3 +137,84 @@ def test_the_file_that_lists_and_runs_index_fill_is_one(runs: Path) -> None:
         assert refreshed is not None
         assert refreshed.changed == ()
         assert index.contents(refreshed) == built
+
+
+# --- runs are verified as they are indexed ---------------------------------------------------------
+
+TAMPERED = RunQuery(facets=(("mark", "tampered"),))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(team(days=1).runs, tmp_path / "runs")
+
+
+@pytest.fixture
+def index(folder: Path) -> Iterator[RunIndex]:
+    found = RunIndex(Archive(folder), "sqlite://", look_s=0)
+    found.refresh(now=True)
+    yield found
+    found.close()
+
+
+def test_a_run_as_it_was_written_is_verified_to_its_last_record(index: RunIndex) -> None:
+    run = index.run("feature-001")
+    assert (run.verified, run.tampered) == (run.records, "")
+    stats = index.stats(RunQuery())
+    assert (stats.verified, stats.tampered) == (stats.records, 0)
+    assert index.runs(TAMPERED).total == 0
+
+
+def test_a_record_that_was_changed_marks_its_run_until_it_is_put_right(
+    index: RunIndex, folder: Path
+) -> None:
+    calls = folder / "feature-001" / "tool-calls.jsonl"
+    written = calls.read_bytes()
+    seq = int(re.findall(rb'"seq":(\d+)', written)[1])
+    lines = written.splitlines(keepends=True)
+    calls.write_bytes(
+        b"".join([lines[0], lines[1].replace(b'"outcome":"ok"', b'"outcome":"no"'), *lines[2:]])
+    )
+    index.refresh(now=True)
+    run = index.run("feature-001")
+    assert (run.verified, run.tampered) == (
+        seq,
+        f"record {seq}: its hash does not match its bytes",
+    )
+    assert [run.run_id for run in index.runs(TAMPERED).runs] == ["feature-001"]
+    assert {count.value: count.runs for count in index.runs(RunQuery()).facets["mark"]}[
+        "tampered"
+    ] == 1
+    assert index.stats(RunQuery()).tampered == 1
+    calls.write_bytes(written)
+    index.refresh(now=True)
+    assert index.run("feature-001").tampered == ""
+    assert index.stats(RunQuery()).tampered == 0
+
+
+def test_records_that_are_cut_off_a_closed_run_are_missed(index: RunIndex, folder: Path) -> None:
+    calls = folder / "feature-001" / "tool-calls.jsonl"
+    calls.write_bytes(b"".join(calls.read_bytes().splitlines(keepends=True)[:-1]))
+    index.refresh(now=True)
+    assert re.fullmatch(
+        r"record \d+: the run was closed with \d+ records; \d+ are left",
+        index.run("feature-001").tampered,
+    )
+
+
+def test_an_open_run_is_verified_whole_when_it_ends(tmp_path: Path) -> None:
+    config = Path(__file__).parents[3] / "config"
+    archive = Archive(tmp_path / "runs")
+    index = RunIndex(archive, "sqlite://", look_s=0)
+    with Router.open(config, runs=tmp_path / "runs", workspace=tmp_path) as router:
+        for number in range(3):
+            router.route_sync(
+                Step(run_id="r", workflow="feature", role="planner", step=f"plan-{number}")
+            )
+            index.refresh(now=True)
+            assert (index.run("r").state, index.run("r").decisions) == ("open", number + 1)
+            assert index.run("r").verified == 1, "what it had when it was found"
+        router.close_run_sync("r")
+    index.refresh(now=True)
+    assert (index.run("r").verified, index.run("r").tampered) == (3, "")
+    index.close()

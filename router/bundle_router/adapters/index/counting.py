@@ -140,6 +140,7 @@ _MARKS: Final = {
     "denied": "denied > 0",
     "failed": "failed > 0",
     "media": "media > 0",
+    "tampered": "tampered <> ''",
     "labelled": "labels > 0",
     "model failed": "model_failures > 0",
     "sub-run": "parent_run_id is not null",

@@ -21,6 +21,30 @@ KEPT: Final = 64
 """Number of parsed catalogs that are cached."""
 
 
+class ChainBreak(Protocol):
+    """The first record of a run that is not as it was written."""
+
+    @property
+    def seq(self) -> int: ...
+
+    @property
+    def detail(self) -> str: ...
+
+
+class Verification(Protocol):
+    """Whether a run is as it was written."""
+
+    @property
+    def records(self) -> int:
+        """The first records, which are."""
+
+    @property
+    def broken(self) -> ChainBreak | None: ...
+
+    @property
+    def problems(self) -> Sequence[str]: ...
+
+
 class IndexedRuns(Protocol):
     """The runs to index."""
 
@@ -38,6 +62,9 @@ class IndexedRuns(Protocol):
 
     def summary(self, run_id: str) -> Any:
         """Return the run's summary, a `RunSummary`. Raises UnknownRun."""
+
+    def verify(self, run_id: str) -> Verification:
+        """Check the chain and the header. Raises UnknownRun, StorageError."""
 
     def catalog(self, run_id: str, revision: str | None = None) -> Mapping[str, Any]:
         """Return the catalog of a revision. Raises UnknownRun, CorruptRun."""

@@ -276,12 +276,13 @@ class _Filling:
                 and self._goes_on(run_id, source)
             ):
                 known_rows = self._known_rows(run_id)
+                verification = self._known_verification(run_id)
                 forget_run(self._connection, run_id, "labels", "runs", "sources")
-                self._take(run_id, source, stamp, known_rows)
+                self._take(run_id, source, stamp, known_rows, verification)
                 return
         if source is not None:
             forget_run(self._connection, run_id)
-        self._take(run_id, Source(), stamp, RunRows(run_id))
+        self._take(run_id, Source(), stamp, RunRows(run_id), {})
 
     def drop(self, run_id: str) -> None:
         """Delete a run's rows, with those waiting to be written."""
@@ -319,7 +320,24 @@ class _Filling:
         rows.resume_calls(unfinished_calls)
         return rows
 
-    def _take(self, run_id: str, source: Source, stamp: RunStamp, rows: RunRows) -> None:
+    def _known_verification(self, run_id: str) -> Row:
+        """Return what an earlier reading found of a run's chain."""
+        runs = tables()["runs"].__table__
+        found = self._connection.execute(
+            runs.select()
+            .with_only_columns(runs.c.verified, runs.c.tampered)
+            .where(runs.c.run_id == run_id)
+        )
+        return dict(found.mappings().one())
+
+    def _take(
+        self,
+        run_id: str,
+        source: Source,
+        stamp: RunStamp,
+        rows: RunRows,
+        verification: Row,
+    ) -> None:
         positions = source.file_positions()
         head = source.head
         problem = ""
@@ -351,7 +369,7 @@ class _Filling:
             self._add(run_id, table, row)
         problems += self._add_labels(run_id, rows)
         problems += [why for _, why in self._exposures.problems[earlier:]]
-        self._set_run(run_id, problem)
+        self._set_run(run_id, problem, verification)
         self._set_source(run_id, stamp, positions, head, problems)
         self.problems += [(run_id, why) for why in problems]
         self.runs += 1
@@ -395,8 +413,24 @@ class _Filling:
                 position += 1
         return []
 
-    def _set_run(self, run_id: str, problem: str) -> None:
+    def _verify(self, run_id: str) -> Row:
+        """Return how far a run is as it was written, and what is not."""
+        try:
+            report = self._archive.verify(run_id)
+        except StorageError:  # `problems` says why it can't be read
+            return {}
+        tampered: str | None
+        if report.broken is not None:
+            tampered = f"record {report.broken.seq}: {report.broken.detail}"
+        else:
+            tampered = next(iter(report.problems), None)
+        return {"verified": report.records, "tampered": tampered}
+
+    def _set_run(self, run_id: str, problem: str, verification: Row) -> None:
         summary = self._archive.summary(run_id)
+        if summary.state != "open" or not verification:
+            # that of a long run takes a while: not at each record that is added to it
+            verification = self._verify(run_id)
         names = (
             "state",
             "opened",
@@ -409,6 +443,7 @@ class _Filling:
         )
         stated = {name: getattr(summary, name) or None for name in names}
         stated |= {"run_id": run_id, "problem": problem or summary.problem or None}
+        stated |= verification
         if problem:
             stated["state"] = "unreadable"
         self._waiting.setdefault("runs", []).append(run_row(stated))

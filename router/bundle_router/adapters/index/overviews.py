@@ -110,6 +110,9 @@ def stats(ask: Ask, where: str) -> Stats:
         result_tokens=int(totals["result_tokens"]),
         results_uncounted=int(totals["results_uncounted"]),
         cost_usd=totals["cost_usd"],
+        records=int(totals["records"]),
+        verified=int(totals["verified"]),
+        tampered=int(totals["tampered"]),
         by_day=tuple(
             (day.time, day.decisions, day.tokens, day.all_tokens) for day in days if day.decisions
         ),
@@ -163,6 +166,13 @@ def _sources_by_day(by_source: list[dict[str, Any]]) -> tuple[Tally, ...]:
 
 # --- lists of steps and of calls ------------------------------------------------------------------
 
+
+def _during(time: str) -> str:
+    """Return the condition that a time begins with a day or hour, which an index can answer."""
+    begin = "replace({v}, 'T', ' ')"
+    return f"{time} >= {begin} and {time} < {begin} || '~'"
+
+
 _STEP_FILTERS: Final[Mapping[str, str]] = {
     "workflow": "d.workflow = {v}",
     "role": "d.role = {v}",
@@ -177,6 +187,8 @@ _STEP_FILTERS: Final[Mapping[str, str]] = {
     "reason": "d.degraded_code = {v}",
     "model": "d.model = {v}",
     "degraded": "d.degraded and {v} <> ''",
+    "doubt": "d.doubt <> '' and {v} <> ''",
+    "during": _during("d.time"),
 }
 _CALL_FILTERS: Final[Mapping[str, str]] = {
     "tool": TOOL + " = {v}",
@@ -187,6 +199,7 @@ _CALL_FILTERS: Final[Mapping[str, str]] = {
     "principal": PRINCIPAL + " = {v}",
     "workflow": "r.workflow = {v}",
     "role": "d.role = {v}",
+    "during": _during("c.time"),
 }
 _SORTS: Final = {
     "steps": {

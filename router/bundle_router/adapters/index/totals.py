@@ -60,11 +60,14 @@ _TOTAL_COLUMNS: Final = (
     "all_tokens",
     "result_tokens",
     "results_uncounted",
+    "records",
+    "verified",
 )
 _RUNS: Final = "from {p}runs r where {where}"
 _TOTALS: Final = " union all ".join(
     [
         f"select 'runs' as name, '' as detail, count(*) as n, 0 as amount, 0 as extra {_RUNS}",
+        f"select 'tampered', '', coalesce(sum(r.tampered <> ''), 0), 0, 0 {_RUNS}",
         f"select 'cost_usd', '', 0, coalesce(sum(r.cost_usd), 0), 0 {_RUNS}",
         *(
             f"select '{column}', '', coalesce(sum(r.{column}), 0), 0, 0 {_RUNS}"

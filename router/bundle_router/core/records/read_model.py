@@ -43,6 +43,7 @@ MARKS: Final = (
     "failed",
     "degraded",
     "media",
+    "tampered",
     "model failed",
     "searched at every step",
     "labelled",
@@ -62,10 +63,24 @@ FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
         "reason",
         "model",
         "degraded",
+        "doubt",
+        "during",
     ),
-    "calls": ("tool", "bundle", "outcome", "code", "failed", "principal", "workflow", "role"),
+    "calls": (
+        "tool",
+        "bundle",
+        "outcome",
+        "code",
+        "failed",
+        "principal",
+        "workflow",
+        "role",
+        "during",
+    ),
 }
-"""The filters of lists of steps and of calls."""
+"""The filters of lists of steps and of calls. `during` is a day or an hour (UTC) of the record:
+`2026-01-31`, `2026-01-31T12`.
+"""
 SEARCHED_CHARACTERS: Final = 20_000
 """Characters of a goal, of arguments or of a result that are searched at most. The index grows by
 1.8 times what is searched (measured over 15 MB of source text).
@@ -181,6 +196,10 @@ class RunRow:
     """Results whose tokens were not counted: no tokenizer was installed when they were indexed."""
     cost_usd: float = 0.0
     problem: str = ""
+    verified: int = 0
+    """Its first records that were as they had been written when the run was indexed."""
+    tampered: str = ""
+    """What was not as it had been written then; empty if nothing was found."""
 
     @property
     def saved(self) -> int:
@@ -297,6 +316,11 @@ class Stats:
     results_uncounted: int
     """Results whose tokens were not counted: no tokenizer was installed when they were indexed."""
     cost_usd: float
+    records: int
+    verified: int
+    """How many of the records were as they had been written when their runs were indexed."""
+    tampered: int
+    """Runs that were not."""
     by_day: tuple[tuple[str, int, int, int], ...]
     """Day (UTC), decisions, tokens shown, tokens of everything."""
     over_time: tuple[Period, ...]

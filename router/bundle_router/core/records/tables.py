@@ -38,6 +38,8 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
         "records": "integer",
         "bytes": "integer",
         "problem": "text",
+        "verified": "integer",
+        "tampered": "text",
         "decisions": "integer",
         "calls": "integer",
         "denied": "integer",
@@ -182,6 +184,9 @@ COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
 
 `result_tokens` counts the text of results as the model saw it, in cl100k_base as definitions are
 counted; `results_uncounted` those that were indexed without a tokenizer.
+
+A run is verified when it is indexed: its first `verified` records are as they were written, and
+`tampered` says what is not. Those that are added to an open run are verified when it ends.
 
 `used` and `calls` of decisions and bundles connect them with what followed: called bundles, and
 calls. A call's `kind` is `call` or `request`; one without an end has no `outcome`, and its `seq` is
