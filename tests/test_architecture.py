@@ -185,6 +185,7 @@ OWNERS = {
     "markupsafe": {
         "router/bundle_router/service/pages/charts.py",
         "router/bundle_router/service/pages/docs_views.py",
+        "router/bundle_router/service/pages/trends.py",
     },
     "markdown_it": {"router/bundle_router/service/pages/documentation.py"},
     "puremagic": {"router/bundle_router/adapters/media.py"},

@@ -647,6 +647,44 @@ def test_every_link_of_the_overview_leads_to_what_it_counts(tmp_path: Path) -> N
             assert client.get(f"{path}.json?{query}").json().get("total", 1) > 0, link
 
 
+@pytest.mark.parametrize("days", [1, 14], ids=["by hour", "by day"])
+def test_every_bar_of_a_chart_leads_to_the_records_that_it_counts(
+    tmp_path: Path, days: int
+) -> None:
+    write(sample_team(days=days).runs, tmp_path / "runs")
+    with contextlib.closing(open_reader(tmp_path / "runs")) as reader:
+        client = TestClient(pages(reader), base_url=BASE)
+        page = client.get("/").text
+        bars = re.findall(
+            r'<a href="([^"]+)" tabindex="-1"><rect class="bar-(?:bad|warn)"[^>]*>'
+            r"<title>2026-01-\d\d( \d\d:00)?: (\d+) (calls?|steps?)</title>",
+            page,
+        )
+        assert {bool(hour) for _, hour, *_ in bars} == {days == 1}
+        assert len(bars) > (1 if days == 1 else 20)
+        for link, _, count, _ in bars:
+            path, _, query = html.unescape(link).partition("?")
+            assert client.get(f"{path}.json?{query}").json()["total"] == int(count), link
+            assert f'<th scope="row"><a href="{link}">' in page, "the keyboard reaches it, too"
+
+
+def test_a_chart_of_chosen_runs_leads_to_the_records_of_these(client: TestClient) -> None:
+    page = client.get("/?workflow=bugfix").text
+    links = re.findall(r'<a href="([^"]+)" tabindex="-1"><rect class="bar-bad"', page)
+    assert links
+    assert all("workflow=bugfix" in link for link in links)
+
+
+def test_the_columns_of_the_list_of_runs_are_chosen_in_its_address(client: TestClient) -> None:
+    page = client.get("/runs?column=took&column=marks&workflow=bugfix").text
+    assert re.findall(r'<th scope="col"[^>]*>\n?<a[^>]*>(\w+)', page) == ["run", "took"]
+    assert 'data-label="steps"' not in page
+    assert 'href="/runs?workflow=bugfix&amp;column=took&amp;column=marks&amp;sort=took"' in page
+    assert '<input type="checkbox" name="column" value="took" checked>' in page
+    assert '<input type="checkbox" name="column" value="steps">' in page
+    assert 'data-label="steps"' in client.get("/runs?column=nonsense").text
+
+
 def test_a_principal_who_is_called_as_nobody_is_counts_as_somebody(tmp_path: Path) -> None:
     team = sample_team(days=1)
     named = {NOBODY: "", f"\\{NOBODY}": NOBODY, f"\\\\{NOBODY}": f"\\{NOBODY}"}

@@ -102,7 +102,7 @@ def test_large_figures_of_the_overview_stay_in_their_cards(
           for (const cell of table.querySelectorAll(".num")) cell.firstChild.textContent = "1,213,315 "
           const card = table.closest(".card"), edge = card.getBoundingClientRect().right
           return table.getBoundingClientRect().right > edge - parseFloat(getComputedStyle(card).paddingRight) + 1
-        }).map(table => table.closest(".card").querySelector("h2").textContent)""")
+        }).map(table => table.closest(".card").querySelector("h3").textContent)""")
     assert outside == []
 
 

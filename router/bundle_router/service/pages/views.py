@@ -56,6 +56,7 @@ from bundle_router.service.pages.queries import (
     whole_number,
 )
 from bundle_router.service.pages.rendering import PageContent
+from bundle_router.service.pages.trends import trends_of
 from bundle_router.service.pages.waterfall import waterfall
 from bundle_router.workbench.run_reader import DecisionDetail, RunReader, StoredBytes
 
@@ -85,6 +86,19 @@ SHOWN_FACETS: Final[tuple[Facet, ...]] = (
     "code",
     "missing",
 )
+RUN_COLUMNS: Final = {
+    "started": "started",
+    "took": "took",
+    "steps": "steps",
+    "calls": "calls",
+    "definitions": "definitions: tokens",
+    "results": "results: tokens",
+    "cost": "cost",
+    "marks": "marks",
+}
+"""The columns of the list of runs beside the run. The address of the page has those shown."""
+RUN_LIST_QUERY: Final = (*FACETS, "q", "since", "until", "sort", "column")
+"""What the links of the list of runs keep."""
 ORDERS: Final = {
     "steps": (
         ("started", "newest"),
@@ -134,7 +148,9 @@ class PageViews:
 
     def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
         """Return the table of given runs."""
-        filters = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
+        filters = kept_query(query, RUN_LIST_QUERY)
+        columns = [name for name in RUN_COLUMNS if name in query.get("column", ())]
+        columns = columns or [*RUN_COLUMNS]
         facets = [(f, page.facets.get(f, ())) for f in SHOWN_FACETS if page.facets.get(f)]
         return self._page(
             "runs.html",
@@ -145,7 +161,9 @@ class PageViews:
             runs=page.runs,
             total=page.total,
             facets=facets,
-            marks=page.facets.get("mark", ()),
+            marks=sorted(page.facets.get("mark", ()), key=lambda mark: mark.value != "tampered"),
+            columns=columns,
+            all_columns=RUN_COLUMNS,
             kept=filters,
             chosen=set(asked.facets),
             page=asked.offset // asked.limit + 1,
@@ -159,7 +177,7 @@ class PageViews:
     def new_runs(self, query: Query) -> PageContent:
         """Return how many runs are newer than those of a list, as a part of that page."""
         count = self._reader.index.newer_than(first(query, "newest")[:128], run_query(query))
-        filters = kept_query(query, (*FACETS, "q", "since", "until", "sort"))
+        filters = kept_query(query, RUN_LIST_QUERY)
         return PageContent("new_runs.html", {"count": count, "kept": filters}, {"new": count})
 
     def records(self, of: Literal["steps", "calls"], query: Query) -> PageContent:
@@ -206,6 +224,7 @@ class PageViews:
             {**stats.to_json(), "searching": [habit.to_json() for habit in habits]},
             stats=stats,
             habits=habits,
+            trends=[trend for trend in trends_of(stats, query) if trend.bars],
             tokens=charts.tokens_over_days(stats.by_day),
             sources=SOURCES,
             mix=charts.sources_over_days(
