@@ -261,10 +261,11 @@ class PageViews:
         if target_seq >= 0 and parts:
             start = part_with(parts, target_seq).first_seq
         part = self._reader.index.timeline(run_id, start=start, limit=limit)
+        verified: tuple[bool, str] | None = None
         if run.state != "unreadable" and run.records <= RECORDS:
             verified = self._reader.verified(run_id)
-        else:
-            verified = None
+        elif run.tampered:
+            verified = (False, run.tampered)
         items = self._nest_sub_runs(items_of(part, start))
         for item in items:
             item["open"] = target_seq in _seqs_of(item)
