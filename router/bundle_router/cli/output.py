@@ -264,9 +264,9 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
 def tracked(title: str, items: Sequence[T]) -> Iterator[T]:
     """Yield the items, and show how many are done on standard error, if that is a terminal."""
     with progress(title, len(items)) as advance:
-        for done, item in enumerate(items, 1):
+        for number, item in enumerate(items, 1):
             yield item
-            advance(done)
+            advance(number)
 
 
 def heading(text: str) -> None:

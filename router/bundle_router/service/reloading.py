@@ -113,8 +113,8 @@ class ConfigWatch:
             self._seen = stamp
             return
         self._read = stamp
-        before = self._router.catalog
-        revision = before.revision
+        old_catalog = self._router.catalog
+        revision = old_catalog.revision
         try:
             changed = await asyncio.to_thread(self._router.reload)
         except RouterError as error:
@@ -129,7 +129,7 @@ class ConfigWatch:
         if not changed:
             return
         if self._edits is not None:
-            await asyncio.to_thread(self._edits.note, before, self._router.catalog)
+            await asyncio.to_thread(self._edits.note, old_catalog, self._router.catalog)
         self._on_event("adopted")
         report("info", "config.adopted", revision=self._router.catalog.revision, before=revision)
 

@@ -56,16 +56,16 @@ class FoundEdits:
 
     def changes(self) -> list[ConfigChange]:
         """Return the found edits, oldest first. Raises RequestError if the file can't be read."""
-        written = read_changes(self._runs, FILE) if self._runs is not None else []
-        return [*written, *self._unwritten]
+        written_changes = read_changes(self._runs, FILE) if self._runs is not None else []
+        return [*written_changes, *self._unwritten]
 
     def _last_revision(self) -> str:
         """Return the revision that the last recorded or found change led to; empty if none is."""
         try:
-            known = [*read_changes(self._config), *self.changes()]
+            all_changes = [*read_changes(self._config), *self.changes()]
         except RequestError:  # the page of the changes says which line can't be read
             return ""
-        by_time = sorted(known, key=lambda change: change.time)
+        by_time = sorted(all_changes, key=lambda change: change.time)
         return by_time[-1].new_revision if by_time else ""
 
     def _add(self, old: str, new: str, widening: tuple[str, ...], digest: str) -> None:

@@ -40,15 +40,15 @@ class IndexChanges:
 
     changed: tuple[str, ...]
     """Runs that are new, or whose files changed."""
-    ended: tuple[str, ...]
+    ended_runs: tuple[str, ...]
     """Runs whose writers ended, which no file tells."""
-    gone: tuple[str, ...]
+    deleted_runs: tuple[str, ...]
     """Runs that the index holds and that are no longer there."""
 
     @property
     def to_read(self) -> tuple[str, ...]:
         """The runs that have to be read."""
-        return (*self.changed, *self.ended)
+        return (*self.changed, *self.ended_runs)
 
 
 def find_changes(
@@ -66,12 +66,12 @@ def find_changes(
         for run_id, stamp in stamps.items()
         if (source := known.get(run_id)) is None or not source.is_of(stamp)
     )
-    ended = tuple(
+    ended_runs = tuple(
         run_id
         for run_id in sorted(open_runs & stamps.keys() - set(changed))
         if not _is_open(archive, run_id)
     )
-    return IndexChanges(changed, ended, tuple(sorted(known.keys() - stamps.keys())))
+    return IndexChanges(changed, ended_runs, tuple(sorted(known.keys() - stamps.keys())))
 
 
 def _is_open(archive: IndexedRuns, run_id: str) -> bool:

@@ -107,10 +107,10 @@ def index_runs(
         if named:
             return _index_named(archive, list(run_ids), engine, shown_url)
         stamps = archive.stamps()
-        wanted = list(run_ids)
-        chosen = {run_id: stamps[run_id] for run_id in wanted if run_id in stamps}
-        refreshed = refresh(archive, engine, report, chosen)
-        deleted = (*(id_ for id_ in wanted if id_ not in stamps), *refreshed.lost)
+        wanted_ids = list(run_ids)
+        chosen_stamps = {run_id: stamps[run_id] for run_id in wanted_ids if run_id in stamps}
+        refreshed = refresh(archive, engine, report, chosen_stamps)
+        deleted = (*(id_ for id_ in wanted_ids if id_ not in stamps), *refreshed.lost)
         with translate_errors("read"), engine.connect() as connection:
             counts = connection.execute(text(COUNTS)).mappings().one()
             problems = connection.execute(text(PROBLEMS)).mappings().all()
@@ -146,9 +146,11 @@ def build_of(
     deleted: tuple[str, ...],
 ) -> IndexBuild:
     """Return what an index holds, from the rows of `COUNTS` and `PROBLEMS`."""
-    found = [(row["run_id"], why) for row in problems for why in json.loads(row["problems"])]
+    problem_rows = [
+        (row["run_id"], text) for row in problems for text in json.loads(row["problems"])
+    ]
     return IndexBuild(
-        url, counts["runs"], counts["decisions"], counts["calls"], tuple(found), deleted
+        url, counts["runs"], counts["decisions"], counts["calls"], tuple(problem_rows), deleted
     )
 
 
@@ -173,8 +175,8 @@ def refresh(
         with writing(engine) as connection:
             if not has_current_tables(connection):
                 prepare(connection, named=False)
-            known = _sources(connection)
-            changes = find_changes(archive, stamps, known, _open_runs(connection))
+            sources = _sources(connection)
+            changes = find_changes(archive, stamps, sources, _open_runs(connection))
         changed = changes.to_read
         if report is not None:
             report(0, len(changed))
@@ -185,19 +187,19 @@ def refresh(
                 filling = _Filling(connection, archive, exposures, tokens)
                 for run_id in part:
                     try:
-                        filling.take_new(run_id, known.get(run_id), stamps[run_id])
+                        filling.take_new(run_id, sources.get(run_id), stamps[run_id])
                     except UnknownRun:  # pruned meanwhile
                         filling.drop(run_id)
                         lost.append(run_id)
                 filling.end()
             if report is not None:
                 report(start + len(part), len(changed))
-        if changes.gone:
+        if changes.deleted_runs:
             with writing(engine) as connection:
-                subtract(connection, changes.gone)
-                for run_id in changes.gone:
+                subtract(connection, changes.deleted_runs)
+                for run_id in changes.deleted_runs:
                     forget_run(connection, run_id)
-    return RefreshResult(changes.changed, changes.gone, tuple(lost))
+    return RefreshResult(changes.changed, changes.deleted_runs, tuple(lost))
 
 
 def _sources(connection: Connection) -> dict[str, Source]:
@@ -323,12 +325,12 @@ class _Filling:
     def _known_verification(self, run_id: str) -> Row:
         """Return what an earlier reading found of a run's chain."""
         runs = tables()["runs"].__table__
-        found = self._connection.execute(
+        result = self._connection.execute(
             runs.select()
             .with_only_columns(runs.c.verified, runs.c.tampered)
             .where(runs.c.run_id == run_id)
         )
-        return dict(found.mappings().one())
+        return dict(result.mappings().one())
 
     def _take(
         self,
@@ -368,10 +370,10 @@ class _Filling:
         for table, row in rows.unfinished_calls():
             self._add(run_id, table, row)
         problems += self._add_labels(run_id, rows)
-        problems += [why for _, why in self._exposures.problems[earlier:]]
+        problems += [text for _, text in self._exposures.problems[earlier:]]
         self._set_run(run_id, problem, verification)
         self._set_source(run_id, stamp, positions, head, problems)
-        self.problems += [(run_id, why) for why in problems]
+        self.problems += [(run_id, text) for text in problems]
         self.runs += 1
 
     def _exposure(self, run_id: str, record: Mapping[str, Any]) -> str | None:

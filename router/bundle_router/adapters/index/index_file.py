@@ -142,15 +142,15 @@ class IndexFile:
             if not path.exists() or path.stat().st_ino != broken:
                 return
 
-            aside = f"{path}{ASIDE}"
+            aside_path = f"{path}{ASIDE}"
             try:
                 for ending in WRITTEN_BESIDE:
                     with suppress(FileNotFoundError):
-                        Path(f"{path}{ending}").replace(f"{aside}{ending}")
-                path.replace(aside)
+                        Path(f"{path}{ending}").replace(f"{aside_path}{ending}")
+                path.replace(aside_path)
             except OSError as error:
                 raise storage_error(f"the index {path} can't be moved aside", error) from None
-            self.notice = f"{why}; it was moved to {aside}, and is made anew"
+            self.notice = f"{why}; it was moved to {aside_path}, and is made anew"
 
     def do_without(self, why: str) -> None:
         """Go on with an index of this process alone."""

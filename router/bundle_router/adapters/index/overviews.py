@@ -69,8 +69,8 @@ def table(ask: Ask, where: str, name: str) -> tuple[Tally, ...]:
     if name in _RECORDS:
         rows = ask(filled(_RECORDS[name], where), rows=ROWS)
     else:
-        most = CELLS if name == "role × bundle" else ROWS
-        rows = ask(_ordered(where, name), measure=name, rows=most)
+        limit = CELLS if name == "role × bundle" else ROWS
+        rows = ask(_ordered(where, name), measure=name, rows=limit)
     return tuple(_tally(name, row) for row in rows)
 
 
@@ -90,8 +90,13 @@ def _tally(name: str, row: Mapping[str, Any]) -> Tally:
     amount = float(row["amount"] or 0.0)
     if name in MEANS:
         amount = amount / row["n"]
-    detail = str(row["extra"]) if name == SEARCHED else row.get("detail") or ""
-    return Tally(row["name"] or "", row["n"], amount, detail)
+
+    detail = row.get("detail") or ""
+    if name == SEARCHED:
+        detail = str(row["extra"])
+
+    title = row["name"] or ""
+    return Tally(title, row["n"], amount, detail)
 
 
 def stats(ask: Ask, where: str) -> Stats:

@@ -173,7 +173,7 @@ class RunIndex:
         except StorageError as error:
             self._file.do_without(error.message)
             changes = None
-        if changes is not None and not changes.to_read and not changes.gone:
+        if changes is not None and not changes.to_read and not changes.deleted_runs:
             self._report_progress(0, 0)
             return RefreshResult((), ())
         try:
@@ -199,13 +199,13 @@ class RunIndex:
             rows = self._rows(
                 connection, f"select run_id, length, records, rest from {PREFIX}sources"
             )
-            known = {
+            sources = {
                 row["run_id"]: Source(row["length"], row["records"], row["rest"]) for row in rows
             }
             open_runs = self._rows(
                 connection, f"select run_id from {PREFIX}runs where state = 'open'"
             )
-        return find_changes(self._archive, stamps, known, {row["run_id"] for row in open_runs})
+        return find_changes(self._archive, stamps, sources, {row["run_id"] for row in open_runs})
 
     def _look(self) -> None:
         try:

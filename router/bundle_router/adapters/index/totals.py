@@ -209,8 +209,8 @@ def subtract(connection: Connection, run_ids: Iterable[str]) -> None:
     if connection.dialect.name != "sqlite":
         return
     mark = f"update {PREFIX}sources set dirty = true where run_id = :run_id"
-    found = [{"run_id": run_id} for run_id in run_ids]
-    if found and connection.exec_driver_sql(mark, found).rowcount:
+    rows = [{"run_id": run_id} for run_id in run_ids]
+    if rows and connection.exec_driver_sql(mark, rows).rowcount:
         _take(connection, "-")
 
 

@@ -110,10 +110,10 @@ def trends_of(stats: Stats, query: Query) -> list[Trend]:
 
 
 def _trend(measure: Measure, stats: Stats, query: Query) -> Trend:
-    kept = kept_query(query, FILTERS[measure.of])
+    kept_filters = kept_query(query, FILTERS[measure.of])
     bars = []
     for period in stats.over_time:
-        selects = {**kept, **measure.selects, "during": period.time}
+        selects = {**kept_filters, **measure.selects, "during": period.time}
         value = measure.of_period(period)
         time = period.time.replace("T", " ") + (":00" if "T" in period.time else "")
         bars.append(

@@ -149,8 +149,6 @@ class PageViews:
     def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
         """Return the table of given runs."""
         filters = kept_query(query, RUN_LIST_QUERY)
-        columns = [name for name in RUN_COLUMNS if name in query.get("column", ())]
-        columns = columns or [*RUN_COLUMNS]
         facets = [(f, page.facets.get(f, ())) for f in SHOWN_FACETS if page.facets.get(f)]
         return self._page(
             "runs.html",
@@ -162,16 +160,14 @@ class PageViews:
             total=page.total,
             facets=facets,
             marks=sorted(page.facets.get("mark", ()), key=lambda mark: mark.value != "tampered"),
-            columns=columns,
+            columns=_run_columns(query),
             all_columns=RUN_COLUMNS,
             kept=filters,
             chosen=set(asked.facets),
             page=asked.offset // asked.limit + 1,
             pages=max(1, -(-page.total // asked.limit)),
             sorts=SORTS,
-            newest=page.runs[0].run_id
-            if page.runs and asked.sort == "started" and not asked.ascending
-            else "",
+            newest=_newest_run(page, asked),
         )
 
     def new_runs(self, query: Query) -> PageContent:
@@ -748,6 +744,19 @@ def _times_of(part: Timeline, start: int) -> tuple[str, str]:
         return "", _LAST
     first_time = times[0] if start else ""
     return first_time, times[-1] if part.next_seq is not None else _LAST
+
+
+def _run_columns(query: Query) -> list[str]:
+    """Return the columns that an address names; all where it names none."""
+    columns = [name for name in RUN_COLUMNS if name in query.get("column", ())]
+    return columns or [*RUN_COLUMNS]
+
+
+def _newest_run(page: RunPage, asked: RunQuery) -> str:
+    """Return the run that new ones would stand before; empty where the order is another."""
+    if page.runs and asked.sort == "started" and not asked.ascending:
+        return page.runs[0].run_id
+    return ""
 
 
 def array_rows(found: DecisionDetail) -> list[tuple[str, str, str, int]]:
