@@ -9,6 +9,7 @@ import pytest
 from bundle_router.core.values import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
 from bundle_router.errors import RequestError
 from bundle_router.review.sentences import LISTS
+from bundle_router.service.pages import application
 from bundle_router.service.pages.application import pages
 from bundle_router.service.pages.documentation import (
     Documentation,
@@ -126,6 +127,23 @@ def test_every_closed_word_has_an_entry_on_the_page_of_codes() -> None:
 )
 def test_a_problem_leads_to_the_entry_of_its_key(path: str, anchor: str) -> None:
     assert entry_of_key(path) == (f"/docs/reference/config#{anchor}" if anchor else "")
+
+
+def test_every_link_of_a_template_to_the_documentation_finds_its_entry() -> None:
+    docs = documentation()
+    folder = Path(application.__file__).with_name("templates")
+    links = [
+        link
+        for path in folder.glob("*.html")
+        for link in re.findall(r'm\.help\("([^"]+)"[,)]', path.read_text("utf-8"))
+    ]
+    assert len(links) >= 6
+    lost = []
+    for link in links:
+        name, _, anchor = link.partition("#")
+        if anchor not in docs.page(name).anchors:
+            lost.append(link)
+    assert lost == []
 
 
 def test_the_service_shows_the_pages_with_their_contents(reader: RunReader) -> None:
