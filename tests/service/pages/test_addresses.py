@@ -350,6 +350,8 @@ def test_a_long_run_is_folded_and_each_of_its_records_has_a_permalink(tmp_path: 
     assert "page 2 of 2" in late
     assert 'href="#r330"' in late
     assert client.get("/runs/r-1?go=305").headers["location"] == "/runs/r-1?at=305#r305"
+    new = client.get("/parts/runs/r-1?seen=300").text
+    assert '<a href="/runs/r-1?at=301">20 new</a>' in new, "the part with the first new record"
     facts = client.get("/runs/r-1.json?at=305").json()
     assert facts["first"] == {"denied": 330}
     assert [part["first_seq"] for part in facts["parts"]] == [0, 300]

@@ -74,7 +74,10 @@ def outline(
     sub_runs: list[OutlineEntry[T_co]] = []
     recorded: list[OutlineEntry[T_co]] = []
     for entry in entries:
-        (sub_runs if entry.kind == "sub-run" else recorded).append(entry)
+        if entry.kind == "sub-run":
+            sub_runs.append(entry)
+        else:
+            recorded.append(entry)
     sub_runs.sort(key=lambda entry: entry.time)
     recorded.sort(key=lambda entry: entry.seq)
 
