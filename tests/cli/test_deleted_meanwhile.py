@@ -93,8 +93,10 @@ def test_what_changes_between_its_check_and_its_copy_is_not_copied(
     class ChangingArchive(Archive):
         is_checked = False
 
-        def verify(self, run_id: str, *, artifacts: bool = False) -> VerifyReport:
-            report = super().verify(run_id, artifacts=artifacts)
+        def verify(
+            self, run_id: str, *, artifacts: bool = False, catalogs: bool = True
+        ) -> VerifyReport:
+            report = super().verify(run_id, artifacts=artifacts, catalogs=catalogs)
             self.is_checked = True
             return report
 

@@ -266,8 +266,8 @@ def show_stats(arguments: argparse.Namespace) -> int:
     )
     if stats.tampered:
         say(
-            f"WARNING: {counted(stats.tampered, 'run')} not as written; `bundle-router runs list"
-            " --mark tampered` lists them"
+            f"WARNING: not as it was written: {counted(stats.tampered, 'run')}; `bundle-router runs"
+            " list --mark tampered` names them"
         )
     if stats.all_tokens:
         share = f", {stats.tokens / stats.all_tokens:.1%} of what all tools would have been"

@@ -46,7 +46,7 @@ class RecordedRuns:
     def summary(self, run_id: str) -> RunSummary:
         return RunSummary(run_id, f"{run_id}/", "closed", opened="2026-01-01T00:00:00Z")
 
-    def verify(self, run_id: str) -> VerifyReport:
+    def verify(self, run_id: str, *, catalogs: bool) -> VerifyReport:
         records = len(self.records[run_id]) if isinstance(self.records[run_id], list) else 0
         return VerifyReport(run_id, f"{run_id}/", "closed", records, None, (), (), ())
 

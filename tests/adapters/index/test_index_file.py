@@ -16,6 +16,7 @@ import pytest
 from bundle_router import Router, Step
 from bundle_router.adapters.archive import Archive
 from bundle_router.adapters.index import RunIndex, index_runs, index_url
+from bundle_router.cli import main
 from bundle_router.core.records.read_model import RunQuery
 from bundle_router.errors import StorageError
 
@@ -190,6 +191,18 @@ def test_a_record_that_was_changed_marks_its_run_until_it_is_put_right(
     index.refresh(now=True)
     assert index.run("feature-001").tampered == ""
     assert index.stats(RunQuery()).tampered == 0
+
+
+def test_lists_and_totals_of_the_command_line_say_what_was_changed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = folder / "feature-001" / "tool-calls.jsonl"
+    calls.write_bytes(calls.read_bytes().replace(b'"outcome":"ok"', b'"outcome":"no"', 1))
+    for words in (["list"], ["list", "--mark", "tampered"], ["stats"]):
+        assert main(["runs", *words, "--runs", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("NOT AS IT WAS WRITTEN: record 2: its hash does not match its bytes") == 2
+    assert "WARNING: not as it was written: 1 run; `bundle-router runs list" in printed
 
 
 def test_records_that_are_cut_off_a_closed_run_are_missed(index: RunIndex, folder: Path) -> None:

@@ -63,8 +63,8 @@ class IndexedRuns(Protocol):
     def summary(self, run_id: str) -> Any:
         """Return the run's summary, a `RunSummary`. Raises UnknownRun."""
 
-    def verify(self, run_id: str) -> Verification:
-        """Check the chain and the header. Raises UnknownRun, StorageError."""
+    def verify(self, run_id: str, *, catalogs: bool) -> Verification:
+        """Check the chain and the header, and the `catalogs`. Raises UnknownRun, StorageError."""
 
     def catalog(self, run_id: str, revision: str | None = None) -> Mapping[str, Any]:
         """Return the catalog of a revision. Raises UnknownRun, CorruptRun."""
