@@ -401,8 +401,8 @@ class Policy(AddressedRow):
 
     allow: tuple[str, ...] | None = key(
         None,
-        "The most that may be seen: 'bundle:docs.*', 'tool:docs.fetch'. Absent: the row only"
-        " narrows.",
+        "The most that may be seen: 'bundle:docs.*' (or 'docs.*'), 'tool:docs.fetch'. Absent: the"
+        " row only narrows.",
         Words,
         json_schema_extra={"minItems": 1},
     )

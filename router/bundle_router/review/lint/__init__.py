@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from bundle_router.core.catalog import Card, Catalog
@@ -81,6 +82,7 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "unreachable-route": ("warning", rows.unreachable_route),
     "denied-route": ("warning", rows.denied_route),
     "disabled-in-route": ("warning", rows.disabled_in_route),
+    "missing-table": ("warning", rows.missing_table),
     "grantless-policy": ("warning", rows.grantless_policy),
     "unrouted-name": ("warning", rows.unrouted_name),
     "unmatched-pattern": ("warning", rows.unmatched_pattern),
@@ -101,6 +103,7 @@ ACROSS: Final = frozenset(
     {
         "denied-route",
         "disabled-in-route",
+        "missing-table",
         "denied-elsewhere",
         "effects-differ",
         "exec-everywhere",
@@ -120,14 +123,15 @@ def lint(
     """
     alone = all(file.layer == "shipped" for file in resolved.files)
     before: set[tuple[str, str, Path]] | None = None
-    for word, finding in _findings(resolved, read_content):
+    shipped = cache(shipped)
+    for word, finding in _findings(resolved, shipped, read_content):
         file = finding.entry.file
         hint = finding.suggestion
         if file.layer == "shipped" and not alone:
             if word not in ACROSS:
                 continue
             if before is None:
-                before = {_place(*pair) for pair in _findings(shipped(), read_content)}
+                before = {_place(*pair) for pair in _findings(shipped(), shipped, read_content)}
             if _place(word, finding) in before:
                 continue
             hint += f"; this is the shipped file, which your own {file.name} would lie over"
@@ -136,9 +140,11 @@ def lint(
 
 
 def _findings(
-    resolved: ResolvedConfig, read_content: ReadContent | None
+    resolved: ResolvedConfig,
+    shipped: Callable[[], ResolvedConfig],
+    read_content: ReadContent | None,
 ) -> Iterator[tuple[str, LintFinding]]:
-    subject = Subject(resolved, Reach(resolved.catalog), read_content)
+    subject = Subject(resolved, Reach(resolved.catalog), shipped, read_content)
     for word, (_, rule) in RULES.items():
         yield from ((word, finding) for finding in rule(subject))
 

@@ -31,11 +31,12 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The input of the rules. `read_content` returns a file of `bundles/`, None if there is none;
-    it is None itself if content was not checked."""
+    """The input of the rules. `shipped` resolves the shipped files alone. `read_content` returns a
+    file of `bundles/`, None if there is none; it is None itself if content was not checked."""
 
     resolved: ResolvedConfig
     reach: Reach
+    shipped: Callable[[], ResolvedConfig]
     read_content: ReadContent | None = None
 
     @property

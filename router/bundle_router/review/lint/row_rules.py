@@ -66,6 +66,32 @@ def disabled_in_route(subject: Subject) -> Iterator[LintFinding]:
                     yield LintFinding(entry, reason, hint, (key, index))
 
 
+def missing_table(subject: Subject) -> Iterator[LintFinding]:
+    """Yield a bundle of a route whose tool can do nothing, since the project's policy.toml replaces
+    the shipped one whole, and leaves out the table that the tool needs.
+    """
+    written = subject.resolved.written
+    if written.binaries and written.docs is not None:
+        return
+    shipped = subject.shipped().written
+    lacking = {}
+    if shipped.binaries and not written.binaries:
+        lacking["workspace.exec"] = "[[binaries]], the programs that it may start"
+    if shipped.docs is not None and written.docs is None:
+        lacking["docs.fetch"] = "[docs], the hosts that it may read from"
+    for entry in written.routes:
+        for index, id_ in enumerate(entry.value.bundles):
+            bundle = subject.catalog.bundle(id_)
+            tools = bundle.tools if bundle is not None and not subject.is_off(bundle) else ()
+            for tool in filter(lacking.get, tools):
+                yield LintFinding(
+                    entry,
+                    f"{tool!r} of {id_!r} can do nothing: policy.toml has no {lacking[tool]}",
+                    "copy it from the shipped policy.toml, which yours replaces whole",
+                    ("bundles", index),
+                )
+
+
 # --- policies -------------------------------------------------------------------------------------
 
 
