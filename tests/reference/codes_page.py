@@ -33,6 +33,7 @@ OTHER_RULES: Final = {
     "stale-wrapper": ("warning", "A vendored module that wraps other definitions than are pinned."),
     "not-installed": ("warning", "A key that needs an extra which is not installed."),
     "no-key": ("warning", "A model that is not asked, because its variable holds no usable key."),
+    "no-provider": ("warning", "A model whose provider litellm does not know."),
     "no-price": ("risk", "A limit of costs that does not bound a model whose price is not known."),
 }
 """The rules of `check` that are no function of `RULES`: their level, and what they find."""

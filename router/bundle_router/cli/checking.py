@@ -19,6 +19,7 @@ from bundle_router.core.config.config_text import MAX_BYTES, ConfigFile
 from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.decide.unusable_tools import unused_local
 from bundle_router.core.servers.pins.reviewed import Pins
+from bundle_router.core.values.spelling import Suggester
 from bundle_router.errors import Problem
 from bundle_router.review.example_writing.candidates import lacking_line
 from bundle_router.review.unrouted import unpickable_line
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     problems += unused_local(local, catalog)
     problems += _missing_extras(catalog)
     problems += _missing_keys(catalog)
+    problems += _unknown_providers(catalog)
     problems += _unpriced_models(catalog)
     bundles = displayed_path(project_folder(config) / "bundles")
     problems += pin_problems(catalog, pins, str(bundles / "pins"), resolve(files, cards).written)
@@ -305,6 +307,33 @@ def _missing_keys(catalog: Catalog) -> Iterator[Problem]:
                 "warning",
                 "no-key",
             )
+
+
+def _unknown_providers(catalog: Catalog) -> Iterator[Problem]:
+    """Yield the models that can't be asked, because nobody knows who provides them."""
+    addresses = {model.name: model for model in _model_addresses(catalog)}
+    if not addresses:
+        return
+    from bundle_router.adapters.llm import without_provider
+
+    for name, providers in without_provider(addresses).items():
+        prefix, slash, rest = name.partition("/")
+        nearest = Suggester().nearest(prefix, providers) if slash else None
+        if nearest is not None:
+            advice = f"did you mean '{nearest}/{rest}'?"
+        else:
+            advice = (
+                f"write its provider before it: 'openai/{name}' for any OpenAI-compatible server"
+            )
+        yield Problem(
+            "router.toml",
+            0,
+            addresses[name].where,
+            f"{name!r} can't be asked: litellm knows no such provider or model",
+            advice,
+            "warning",
+            "no-provider",
+        )
 
 
 def _unpriced_models(catalog: Catalog) -> Iterator[Problem]:

@@ -235,3 +235,25 @@ def test_a_file_that_can_not_be_used_leaves_the_limit_to_each_process(
     made.settle(reserved, 1.0, is_known=True)
     assert made.reserve() is None
     assert [name for _, name, _ in told.events].count("model.costs_unusable") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("opnai/gpt-4o-mini", "did you mean 'openai/gpt-4o-mini'?"),
+        ("my-own", "'openai/my-own' for any OpenAI-compatible server"),
+        ("gpt-4o-mini", ""),
+        ("openai/my-own", ""),
+    ],
+)
+def test_check_names_a_model_whose_provider_nobody_knows(
+    name: str, advice: str, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ScriptedServer([ANSWER]) as server, place.open(server, "max_questions_per_run = 1"):
+        pass
+    path = place.config / "router.toml"
+    path.write_text(path.read_text().replace("openai/gpt-4o-mini", name))
+    main(["check", "--config", str(place.config)])
+    said = capsys.readouterr().out
+    assert ("no-provider" in said) == bool(advice)
+    assert advice in said

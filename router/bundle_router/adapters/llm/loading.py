@@ -156,6 +156,25 @@ def without_price(models: Iterable[str]) -> list[str]:
     return [model for model in models if not has_price(model)]
 
 
+def without_provider(models: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the models that litellm can't tell the provider of, with the providers that it knows;
+    none where it can't be loaded. What a provider calls its models is not checked.
+
+    Imports litellm, which takes seconds.
+    """
+    if not installed():
+        return {}
+    _import()
+    import litellm
+
+    providers = tuple(sorted(str(getattr(row, "value", row)) for row in litellm.provider_list))
+    return {
+        model: providers
+        for model in models
+        if model.partition("/")[0] not in providers and model not in litellm.model_cost
+    }
+
+
 class _NotOurs(logging.Filter):
     """Keeps the libraries' records of our own calls out of the host's log: prompts, answers, errors
     with keys. Our own calls are those with an allowance, and everything on our threads (imports,
