@@ -29,6 +29,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-inherit", action="store_true", help="start a sub-agent without its parent's bundles"
     )
+    parser.add_argument(
+        "--fixed-list",
+        action="store_true",
+        help="for agents that read the list of tools once: call_tool calls what is found later",
+    )
     parser.add_argument("--principal", default="", help="the principal that the step is for")
     parser.add_argument(
         "--label", action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
@@ -47,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.run or new_run_id(),
         parent_run_id=arguments.parent_run,
         inherit=not arguments.no_inherit,
+        fixed_list=arguments.fixed_list,
         principal=arguments.principal,
         labels=_labels(arguments.label),
     )
