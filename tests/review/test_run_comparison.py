@@ -173,8 +173,8 @@ def test_a_pair_says_what_differs_and_what_does_not() -> None:
         ValueDifference("decided by", "mapping", "model"),
         ValueDifference("doubt", "", "model_unsure"),
         ValueDifference("tokens", "1,200", "900"),
-        ValueDifference("time", "100 ms", "420 ms"),
     )
+    assert (pair.time, pair.longer) == (ValueDifference("time", "100 ms", "420 ms"), "B")
     assert pair.sets == (
         SetDifference("bundles", ("docs",), ("exec",)),
         SetDifference("tools", ("docs.fetch",), ("exec.run",)),
@@ -202,20 +202,25 @@ def test_tools_are_not_compared_where_a_run_does_not_hold_its_config() -> None:
 
 
 TIMES = [
-    (10.0, 90.0, False),
-    (100.0, 140.0, False),
-    (100.0, 260.0, True),
-    (1000.0, 1400.0, False),
-    (1400.0, 100.0, True),
+    (10.0, 90.0, ""),
+    (100.0, 140.0, ""),
+    (100.0, 260.0, "B"),
+    (1000.0, 1400.0, ""),
+    (1400.0, 100.0, "A"),
 ]
 
 
-@pytest.mark.parametrize(("a_ms", "b_ms", "differs"), TIMES)
-def test_a_time_differs_where_one_is_notably_longer(
-    a_ms: float, b_ms: float, differs: bool
+@pytest.mark.parametrize(("a_ms", "b_ms", "longer"), TIMES)
+def test_a_notably_longer_time_is_told_and_makes_no_step_differ(
+    a_ms: float, b_ms: float, longer: str
 ) -> None:
-    (pair,) = compare_steps([step("x", elapsed_ms=a_ms)], [step("x", elapsed_ms=b_ms)])
-    assert pair.differs == differs
+    a, b = [
+        step("x", elapsed_ms=took, calls=(call("repo.read", elapsed_ms=took),))
+        for took in (a_ms, b_ms)
+    ]
+    (pair,) = compare_steps([a], [b])
+    assert (pair.longer, pair.calls[0].longer) == (longer, longer)
+    assert not pair.differs
 
 
 def test_the_difference_of_two_configs_is_told_by_entry_and_power() -> None:

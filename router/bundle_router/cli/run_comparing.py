@@ -28,7 +28,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
     with closing(open_reader(arguments.runs, store=arguments.store)) as reader:
         reader.refresh(now=True)
-        comparison = compare_runs(reader, *arguments.run_id)
+        comparison = compare_runs(reader, arguments.a, arguments.b)
     if arguments.json:
         print_json(comparison.to_json())
     else:
@@ -38,10 +38,14 @@ def compare(arguments: argparse.Namespace) -> int:
 
 def _show(comparison: RunComparison, *, all_steps: bool) -> None:
     a_id, b_id = comparison.a.run_id, comparison.b.run_id
-    table(("", a_id, b_id), [(row.field, row.a, row.b) for row in comparison.totals()])
+    table(
+        ("", f"A {a_id}", f"B {b_id}"), [(row.field, row.a, row.b) for row in comparison.totals()]
+    )
     for config in comparison.configs:
         _show_config(config)
-    if not comparison.configs:
+    if not comparison.aligned:
+        say("config: not compared, as no step is in both runs")
+    elif not comparison.configs:
         say("config: the same revision")
     differing = comparison.differing
     say()
@@ -82,6 +86,7 @@ def _show_pair(pair: StepPair) -> None:
                 say_whole(f"      {names.field} {sign} ", ", ".join(changed), under=10)
     for difference in pair.differences:
         _show_difference("      ", difference)
+    _show_time("      ", pair)
     for call in pair.calls:
         if call.differs:
             _show_call(call)
@@ -92,6 +97,7 @@ def _show_call(pair: CallPair) -> None:
         say(f"      {pair.a.seq} / {pair.b.seq}  call {pair.a.tool}")
         for difference in pair.differences:
             _show_difference("          ", difference)
+        _show_time("          ", pair)
     elif pair.a is not None:
         say(
             excerpt(
@@ -113,6 +119,13 @@ def _show_difference(indent: str, difference: ValueDifference) -> None:
         return
     say(excerpt(f"{indent}{difference.field} - ", difference.a))
     say(excerpt(f"{indent}{difference.field} + ", difference.b))
+
+
+def _show_time(indent: str, pair: StepPair | CallPair) -> None:
+    if pair.time is None:
+        return
+    notable = f" ({pair.longer} took notably longer)" if pair.longer else ""
+    say(f"{indent}time: {pair.time.a} → {pair.time.b}{notable}")
 
 
 def _name(step: ComparedStep) -> str:

@@ -96,8 +96,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "compare",
         compare,
         "show what differs between two runs: steps, tools, calls, outcomes, tokens, times, config",
-        runs=2,
     )
+    comparing.add_argument("a", metavar="A", help="run id")
+    comparing.add_argument("b", metavar="B", help="id of the run to compare it with")
     comparing.add_argument("--all", action="store_true", help="also print steps that do not differ")
     verify = verb(
         "verify",

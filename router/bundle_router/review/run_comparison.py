@@ -5,8 +5,8 @@ Rules:
    then by branch and address; then by address alone (see `alignment`).
 2. Calls of two aligned steps are aligned by key, by tool and arguments, by tool.
 3. What has no counterpart is told as being in one run only.
-4. A time differs where one is longer by half, and by at least `NOTABLE_MS`: no two runs take the
-   same time.
+4. Time is told beside a pair and never makes it differ: no two runs take the same time. A time is
+   notably longer where it is longer by half, and by at least `NOTABLE_MS`.
 """
 
 from __future__ import annotations
@@ -94,6 +94,10 @@ class CallPair:
     by: str
     """What they share: `key`, or a name of their alignment; empty for what is in one run only."""
     differences: tuple[ValueDifference, ...] = ()
+    time: ValueDifference | None = None
+    """How long each took; None for what is in one run only."""
+    longer: str = ""
+    """`A` or `B`, where that one took notably longer."""
 
     @property
     def differs(self) -> bool:
@@ -115,6 +119,10 @@ class StepPair:
     differences: tuple[ValueDifference, ...] = ()
     sets: tuple[SetDifference, ...] = ()
     calls: tuple[CallPair, ...] = ()
+    time: ValueDifference | None = None
+    """How long the decision and its calls took together; None for what is in one run only."""
+    longer: str = ""
+    """`A` or `B`, where that one took notably longer."""
 
     @property
     def differs(self) -> bool:
@@ -157,7 +165,16 @@ def _step_pair(a: ComparedStep | None, b: ComparedStep | None, by: str) -> StepP
         {"arguments": lambda call: (call.tool, call.arguments), "tool": lambda call: call.tool},
     )
     calls = tuple(_call_pair(*row) for row in in_order(a.calls, b.calls, pairs))
-    return StepPair(a, b, by, _step_differences(a, b), _set_differences(a, b), calls)
+    return StepPair(
+        a,
+        b,
+        by,
+        _step_differences(a, b),
+        _set_differences(a, b),
+        calls,
+        time=_time(a.elapsed_ms, b.elapsed_ms),
+        longer=_notably_longer(a.elapsed_ms, b.elapsed_ms),
+    )
 
 
 def _step_differences(a: ComparedStep, b: ComparedStep) -> tuple[ValueDifference, ...]:
@@ -170,7 +187,7 @@ def _step_differences(a: ComparedStep, b: ComparedStep) -> tuple[ValueDifference
         ("doubt", a.doubt, b.doubt),
         ("tokens", f"{a.tokens:,}", f"{b.tokens:,}"),
     ]
-    return _differing(rows, a.elapsed_ms, b.elapsed_ms)
+    return _differing(rows)
 
 
 def _call_pair(a: ComparedCall | None, b: ComparedCall | None, by: str) -> CallPair:
@@ -183,16 +200,18 @@ def _call_pair(a: ComparedCall | None, b: ComparedCall | None, by: str) -> CallP
         ("code", a.code, b.code),
         ("result", a.result, b.result),
     ]
-    return CallPair(a, b, by, _differing(rows, a.elapsed_ms, b.elapsed_ms))
+    return CallPair(
+        a,
+        b,
+        by,
+        _differing(rows),
+        time=_time(a.elapsed_ms, b.elapsed_ms),
+        longer=_notably_longer(a.elapsed_ms, b.elapsed_ms),
+    )
 
 
-def _differing(
-    rows: Sequence[tuple[str, str, str]], a_ms: float, b_ms: float
-) -> tuple[ValueDifference, ...]:
-    differences = [ValueDifference(field, a, b) for field, a, b in rows if a != b]
-    if _is_notable(a_ms, b_ms):
-        differences.append(ValueDifference("time", f"{a_ms:.0f} ms", f"{b_ms:.0f} ms"))
-    return tuple(differences)
+def _differing(rows: Sequence[tuple[str, str, str]]) -> tuple[ValueDifference, ...]:
+    return tuple(ValueDifference(field, a, b) for field, a, b in rows if a != b)
 
 
 def _set_differences(a: ComparedStep, b: ComparedStep) -> tuple[SetDifference, ...]:
@@ -208,9 +227,15 @@ def _set_difference(field: str, a: Sequence[str], b: Sequence[str]) -> SetDiffer
     return SetDifference(field, tuple(only_a), tuple(only_b))
 
 
-def _is_notable(a_ms: float, b_ms: float) -> bool:
+def _time(a_ms: float, b_ms: float) -> ValueDifference:
+    return ValueDifference("time", duration_text(a_ms), duration_text(b_ms))
+
+
+def _notably_longer(a_ms: float, b_ms: float) -> str:
     shorter, longer = sorted((a_ms, b_ms))
-    return longer - shorter >= NOTABLE_MS and longer >= shorter * NOTABLE_RATIO
+    if longer - shorter < NOTABLE_MS or longer < shorter * NOTABLE_RATIO:
+        return ""
+    return "A" if a_ms > b_ms else "B"
 
 
 def _yes(value: bool) -> str:
@@ -244,7 +269,12 @@ class RunComparison:
     b: RunRow
     pairs: tuple[StepPair, ...]
     configs: tuple[ConfigDifference, ...]
-    """One for each two revisions; empty where all steps were decided under the same."""
+    """One for each two revisions; empty where all aligned steps were decided under the same."""
+
+    @property
+    def aligned(self) -> tuple[StepPair, ...]:
+        """The pairs of which both runs have a step."""
+        return tuple(pair for pair in self.pairs if pair.a is not None and pair.b is not None)
 
     @property
     def differing(self) -> tuple[StepPair, ...]:

@@ -54,7 +54,8 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
 <input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
 <p><button>Sign in</button></p></form><p role="alert">{notice}</p>
 <p>A token is printed by <code>bundle-router serve</code>,
-or made by <code>bundle-router token NAME --scope review</code>.</p></main></html>"""
+or made by <code>bundle-router token NAME --tokens FILE --scope review</code>
+for the FILE that <code>serve --tokens FILE</code> reads.</p></main></html>"""
 _NO_TOKEN: Final = Refusal(401, "unauthorized", "That is no token of this service.")
 
 

@@ -31,6 +31,7 @@ from bundle_router.core.values.words import (
 )
 from bundle_router.errors import RequestError
 from bundle_router.review import sentences
+from bundle_router.service.pages import views
 from bundle_router.service.pages.application import POLICY, PageRoutes, pages
 from bundle_router.service.pages.publishing import publish
 from bundle_router.service.pages.rendering import Links
@@ -377,6 +378,43 @@ def test_two_runs_are_compared_step_by_step(client: TestClient) -> None:
     assert f"<b>0 of {len(facts['steps'])} steps differ</b>" in same
     assert client.get("/compare?a=feature-001&b=nobody").status_code == 404
     assert 'name="a" value="feature-001"' in client.get("/runs/feature-001").text
+
+
+def test_runs_without_an_aligned_step_are_not_said_to_share_a_config(client: TestClient) -> None:
+    page = client.get("/compare?a=feature-001&b=bugfix-015").text
+    assert "Not compared, as no step is in both runs." in page
+    assert "under the same revision" not in page
+
+
+OTHER_BUNDLES = {"browser.look", "docs.fetch", "repo.readonly", "tickets.read"}
+"""What `plan` or `research` is shown, by routes of their own."""
+
+
+@pytest.mark.parametrize(
+    ("b", "expected"),
+    [
+        ("feature-002/0", {"goal"}),
+        ("bugfix-015/0", {"step", "goal"}),
+        ("feature-001-sub/0", {"step", "goal", "source", "tokens", *OTHER_BUNDLES}),
+    ],
+)
+def test_two_decisions_are_marked_wherever_they_differ(
+    client: TestClient, b: str, expected: set[str]
+) -> None:
+    page = client.get(f"/compare?a=feature-001/0&b={b}").text
+    heads = re.findall(r'<th scope="row">(.*?)</th>', page, re.DOTALL)
+    assert {head.partition(" <")[0] for head in heads if "differs" in head} == expected
+
+
+def test_equal_records_are_told_from_those_too_long_to_compare(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "/compare?a=feature-001/0&b=feature-001/0"
+    assert "differ in their run, number, time and digests alone" in client.get(address).text
+    monkeypatch.setattr(views, "MAX_COMPARED_LINES", 1)
+    page = client.get(address).text
+    assert "too long to be compared line by line: more than 1 lines" in page
+    assert client.get(address.replace("?", ".json?")).json()["too_long"]
 
 
 def test_how_sure_model_and_search_were_is_said_beside_the_step(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ RECORDS: Final = 200
 _LAST: Final = "~"
 """A text after every time."""
 MEDIA_PER_PAGE: Final = 60
+MAX_COMPARED_LINES: Final = 20_000
+"""Maximum lines of two records together that are compared line by line."""
 UNFOLDED: Final = 25
 """Maximum steps of a page that are shown unfolded."""
 NESTED_DEPTH: Final = 3
@@ -456,15 +458,19 @@ class PageViews:
         }
         rows = [(name, _outcome_of(name, a), _outcome_of(name, b)) for name in sorted(names)]
         diff = _difference_lines(a, b)
+        too_long = diff is None
         return self._page(
             "compare.html",
             "Compare",
             "/runs",
-            {"rows": rows, "diff": diff},
+            {"rows": rows, "diff": diff or [], "too_long": too_long},
             a=a,
             b=b,
             rows=rows,
+            differing=_differing_facts(a, b),
             diff=diff,
+            too_long=too_long,
+            max_lines=MAX_COMPARED_LINES,
         )
 
     def _named_decision(self, name: str) -> DecisionDetail:
@@ -775,14 +781,31 @@ def _left_out_names(detail: DecisionDetail) -> list[str]:
     return [row.tool or row.id for row in detail.record.decision.left_out]
 
 
-def _difference_lines(a: DecisionDetail, b: DecisionDetail) -> list[str]:
-    """Return the lines in which two records differ; none where they are too long to compare."""
+def _differing_facts(a: DecisionDetail, b: DecisionDetail) -> list[str]:
+    """Return the names of the facts at the head of two decisions that differ."""
+    facts_a, facts_b = _facts(a), _facts(b)
+    return [name for name in facts_a if facts_a[name] != facts_b[name]]
+
+
+def _facts(detail: DecisionDetail) -> dict[str, object]:
+    step, decision = detail.record.step, detail.record.decision
+    return {
+        "step": (step.workflow, step.role, step.step),
+        "goal": step.goal,
+        "source": (decision.source, decision.degraded, decision.justification),
+        "config": decision.catalog_revision,
+        "tokens": (decision.exposure.tokens, decision.exposure.all_tokens),
+    }
+
+
+def _difference_lines(a: DecisionDetail, b: DecisionDetail) -> list[str] | None:
+    """Return the lines in which two records differ; None where they are too long to compare."""
     old, new = [
         json.dumps(_comparable(detail), indent=1, sort_keys=True, ensure_ascii=False).splitlines()
         for detail in (a, b)
     ]
-    if len(old) + len(new) >= 20_000:
-        return []
+    if len(old) + len(new) > MAX_COMPARED_LINES:
+        return None
     return list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
 
 
