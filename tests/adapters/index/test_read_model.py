@@ -250,6 +250,15 @@ def test_what_a_result_says_is_found_with_the_record_that_says_it() -> None:
     index.close()
 
 
+def test_of_too_many_matches_to_rank_those_indexed_last_are_shown(
+    index: RunIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert {hit.run_id for hit in index.search("receipts", limit=3)} == {"r-1", "r-2", "r-3"}
+    monkeypatch.setattr("bundle_router.adapters.index.run_index.RANKED", 2)
+    assert [hit.run_id for hit in index.search("receipts", limit=2)] == ["r-3", "r-2"]
+    assert [hit.run_id for hit in index.search("receipts", run_id="r-1")] == ["r-1"]
+
+
 def assert_kept_as_computed(index: RunIndex) -> None:
     """The sums that are kept are those of all records, as they are computed over chosen runs."""
     kept = index.stats(RunQuery())

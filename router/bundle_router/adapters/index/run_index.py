@@ -87,6 +87,8 @@ _SORTS: Final[Mapping[Sort, str]] = {
 }
 _WORD: Final = re.compile(r"\w+", re.UNICODE)
 MAX_WORDS: Final = 16
+RANKED: Final = 5_000
+"""Matches of a search that are ranked at most: ranking 250,000 took 15 s."""
 _RUN_COLUMNS: Final = ", ".join(name for name in COLUMNS["runs"])
 _SUB_RUN_COLUMNS: Final = ", ".join(f"r.{name}" for name in COLUMNS["runs"])
 
@@ -509,28 +511,29 @@ class RunIndex:
 
     def search(self, words: str, *, limit: int = 50, run_id: str | None = None) -> list[TextHit]:
         """Return the texts that contain all the words (or words that begin with them), the best
-        first.
+        first; where more than `RANKED` do, those that were indexed last.
         """
         match = match_of(words)
         if not match:
             return []
-        if run_id is None:
-            best = f"select rowid from {SEARCH} where {SEARCH} match :match order by rank"
+        if self._has_many(match):
+            score, order = "-s.rowid", "s.rowid desc"
         else:
-            best = (
-                f"select s.rowid from {SEARCH} s join {TEXTS} t on t.id = s.rowid where"
-                f" {SEARCH} match :match and t.run_id = :run_id order by rank"
-            )
+            score, order = "s.rank", "s.rank"
+        only = ""
+        if run_id is not None:
+            only = f" and (select run_id from {TEXTS} where id = s.rowid) = :run_id"
         rows = self._ask(
-            # excerpts are made of the best alone: they take longer than the search
-            f"with best as ({best} limit :limit)"
-            f" select t.run_id, t.seq, t.field, snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt,"
-            f" r.began, {TOOL} as tool, d.workflow, d.role, d.step from {SEARCH} s"
-            f" join {TEXTS} t on t.id = s.rowid join {PREFIX}runs r on r.run_id = t.run_id"
+            # FTS5 makes excerpts of the rows alone that its own order and limit leave
+            f"with hits as materialized (select s.rowid as id, {score} as score,"
+            f" snippet({SEARCH}, 0, '', '', ' … ', 24) as excerpt from {SEARCH} s"
+            f" where {SEARCH} match :match{only} order by {order} limit :limit)"
+            f" select t.run_id, t.seq, t.field, h.excerpt, r.began, {TOOL} as tool, d.workflow,"
+            f" d.role, d.step from hits h join {TEXTS} t on t.id = h.id"
+            f" join {PREFIX}runs r on r.run_id = t.run_id"
             f" left join {PREFIX}calls c on c.run_id = t.run_id and c.seq = t.seq"
             f" left join {PREFIX}decisions d on d.run_id = t.run_id and d.seq = t.seq"
-            f" where {SEARCH} match :match and s.rowid in (select rowid from best)"
-            f" order by bm25({SEARCH}), r.began desc, t.seq",
+            " order by h.score, r.began desc, t.seq",
             match=match,
             limit=limit,
             run_id=run_id,
@@ -546,6 +549,16 @@ class RunIndex:
             )
             for row in rows
         ]
+
+    def _has_many(self, match: str) -> bool:
+        """Return whether more texts match than are ranked."""
+        (count,) = self._ask(
+            f"select count(*) as n from (select rowid from {SEARCH} where {SEARCH} match :match"
+            " limit :limit)",
+            match=match,
+            limit=RANKED + 1,
+        )
+        return bool(count["n"] > RANKED)
 
     def results_cut(self) -> tuple[int, int]:
         """Return how many results there are, and of how many only the first `SEARCHED_CHARACTERS`
