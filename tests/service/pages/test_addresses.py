@@ -9,6 +9,7 @@ import html
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -34,7 +35,7 @@ from bundle_router.review import sentences
 from bundle_router.service.pages import views
 from bundle_router.service.pages.application import POLICY, PageRoutes, pages
 from bundle_router.service.pages.publishing import publish
-from bundle_router.service.pages.rendering import Links
+from bundle_router.service.pages.rendering import Links, error_page, render
 from bundle_router.service.refusals import ScopedMount
 from bundle_router.workbench.run_reader import RunReader, open_reader
 from starlette.routing import Route
@@ -380,6 +381,19 @@ def test_two_runs_are_compared_step_by_step(client: TestClient) -> None:
     assert 'name="a" value="feature-001"' in client.get("/runs/feature-001").text
 
 
+def test_an_unknown_run_is_told_without_a_command(client: TestClient) -> None:
+    page = client.get("/runs/nobody").text
+    assert ">there is no run &#39;nobody&#39;</p><p><a" in page
+    assert client.get("/runs/nobody.json").json()["advice"].startswith("`bundle-router runs list`")
+
+
+def test_commands_of_an_advice_are_shown_as_code() -> None:
+    page = error_page("no", "write `a <b>`, or `c`", "", 400)
+    values = {**page.values, "as_json": "", "sign_out": ""}
+    html = render(replace(page, values=values), Links())
+    assert "write <code>a &lt;b&gt;</code>, or <code>c</code>" in html
+
+
 def test_runs_without_an_aligned_step_are_not_said_to_share_a_config(client: TestClient) -> None:
     page = client.get("/compare?a=feature-001&b=bugfix-015").text
     assert "Not compared, as no step is in both runs." in page
@@ -410,7 +424,7 @@ def test_equal_records_are_told_from_those_too_long_to_compare(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = "/compare?a=feature-001/0&b=feature-001/0"
-    assert "differ in their run, number, time and digests alone" in client.get(address).text
+    assert "The records are equal, apart from their run" in client.get(address).text
     monkeypatch.setattr(views, "MAX_COMPARED_LINES", 1)
     page = client.get(address).text
     assert "too long to be compared line by line: more than 1 lines" in page

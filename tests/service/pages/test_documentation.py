@@ -70,10 +70,13 @@ def test_headings_and_rows_have_anchors(tmp_path: Path) -> None:
 
 def test_links_to_files_lead_to_pages_and_others_become_their_text(tmp_path: Path) -> None:
     links = "[a](../start/a.md#x) [top](../README.md) [out](../../LICENSE) [far](https://x.org)"
+    links += " [`.ci/run`](../../.ci/run)"
     docs = write(tmp_path, README="# R", start__a="# A\n\n## X", reference__b=f"# B\n\n{links}")
     html = docs.page("reference/b").html
     assert re.findall('href="([^"]*)"', html) == ["/docs/start/a#x", "/docs", "https://x.org"]
-    assert '<a title="in the repository: LICENSE">out</a>' in html
+    assert '<code title="in the repository: LICENSE">out</code> (in the repository)' in html
+    assert '"><code>.ci/run</code></span> (in the repository)' in html
+    assert html.count("(in the repository)") == 2
     assert 'href="/at/docs/start/a#x"' in Documentation(tmp_path, "/at").page("reference/b").html
 
 

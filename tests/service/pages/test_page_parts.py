@@ -4,6 +4,7 @@ long run, and what is shown of an artifact.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from bundle_router.service.pages.artifact_preview import (
     text_of,
     text_page,
 )
+from bundle_router.service.pages.charts import sources_over_days
 from bundle_router.service.pages.page_place import CELLS, Jump, PagePlace, part_with
 from bundle_router.service.pages.waterfall import MAX_ROWS, MIN_WIDTH, Bar, waterfall
 
@@ -77,6 +79,19 @@ def test_sub_runs_stand_within_the_step_that_began_them() -> None:
     ]
     assert fall.rows[1].bars == (Bar(400, 600, "span"),)
     assert fall.rows[0].took_ms == 5000
+
+
+def test_a_sub_run_contains_the_decision_that_began_before_its_first_record() -> None:
+    below = sub_run("sub", 2, 2.005, step(0, 2, elapsed_us=8_000))
+    fall = waterfall([step(0, 0, below)])
+    assert fall is not None
+    _, run, inner = fall.rows
+    assert (run.began, run.took_ms, inner.took_ms) == (at(1.992), 13, 8)
+
+
+def test_the_shares_of_a_day_have_an_axis() -> None:
+    chart = sources_over_days([("2026-01-31\nmapping", 3)], ["mapping"])
+    assert re.findall(r'class="scale"[^>]*>([^<]*)<', chart) == ["50%", "100%"]
 
 
 def test_many_calls_are_parts_of_their_steps_row() -> None:

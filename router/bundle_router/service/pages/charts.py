@@ -51,7 +51,10 @@ def tokens_over_days(days: Sequence[tuple[str, int, int, int]]) -> Markup:
                 for name, value in (("all", all_tokens), ("shown", shown_tokens))
             ]
         )
-    lines = [_line_at(_BASE - _HIGH * fraction, round(top * fraction)) for fraction in (0.5, 1.0)]
+    lines = [
+        _line_at(_BASE - _HIGH * fraction, short_number(round(top * fraction)))
+        for fraction in (0.5, 1.0)
+    ]
     title = (
         f"Tokens of tool definitions by day: shown, and what all tools would have been; {len(days)}"
         " days"
@@ -80,7 +83,8 @@ def sources_over_days(tallies: Sequence[tuple[str, int]], sources: Sequence[str]
             below += share
         bars.append(parts)
     title = f"How each day's decisions were settled: {', '.join(sources)}; {len(days)} days"
-    return _over_days(days, bars, [], title)
+    lines = [_line_at(_BASE - _HIGH * fraction, f"{fraction:.0%}") for fraction in (0.5, 1.0)]
+    return _over_days(days, bars, lines, title)
 
 
 _Bar = tuple[str, float, float, str]
@@ -179,10 +183,10 @@ def bars_over_time(
     return _svg("".join(parts), SMALL_WIDTH, SMALL_HEIGHT, title, "chart small")
 
 
-def _line_at(y: float, value: int) -> str:
+def _line_at(y: float, scale: str) -> str:
     return (
         f'<line class="grid" x1="{_LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        f'<text class="scale" x="{_LEFT - 6}" y="{y + 4:.1f}">{_text(short_number(value))}</text>'
+        f'<text class="scale" x="{_LEFT - 6}" y="{y + 4:.1f}">{_text(scale)}</text>'
     )
 
 

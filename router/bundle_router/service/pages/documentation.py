@@ -2,7 +2,7 @@
 
 Rules:
 1. A file is read plainly in the repository, and as a page at `/docs` and its path without `.md`.
-   Links between files lead to pages; a link to a file outside the folder becomes its text.
+   Links between files lead to pages; one to a file outside the folder becomes code.
 2. No HTML of a file is passed on, and there are no inline styles.
 3. A heading has the anchor that it has on code forges. A row of a table whose first cell is code
    has one too: the heading's, a dot and the code (`left-out.policy_denied`).
@@ -13,7 +13,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +36,8 @@ FOLDERS: Final = {
     "security": "Security",
 }
 """The folders in the order of the table of contents, with their names there."""
+IN_REPOSITORY: Final = " (in the repository)"
+"""What stands behind the name of a file that has no page."""
 _LINK: Final = re.compile(r"\]\(([^)#\s]+\.md)")
 _INDEX: Final = re.compile(r"\[\d+\]")
 _NO_WORD: Final = re.compile(r"[^\w\- ]")
@@ -196,6 +198,7 @@ def _page_of(path: str, text: str, files: Collection[str], base: str) -> DocPage
         _style_by_class(token)
         for child in token.children or ():
             _lead_to_page(child, path, files, base)
+        _show_as_code(token)
     html = str(markdown.renderer.render(tokens, markdown.options, {}))
     anchors = frozenset((*(heading.anchor for heading in headings), *rows))
     return DocPage(path, _title_of(text, path), text, html, tuple(headings), anchors)
@@ -258,7 +261,7 @@ def _style_by_class(token: Token) -> None:
 
 
 def _lead_to_page(token: Token, path: str, files: Collection[str], base: str) -> None:
-    """Have a link to a file lead to its page; one to a file that has none is shown as text."""
+    """Have a link to a file lead to its page; one to a file that has none gets no address."""
     target = str(token.attrGet("href") or "")
     if token.type != "link_open" or target.startswith("#"):
         return
@@ -272,3 +275,23 @@ def _lead_to_page(token: Token, path: str, files: Collection[str], base: str) ->
     else:
         del token.attrs["href"]
         token.attrSet("title", f"in the repository: {posixpath.basename(inside)}")
+
+
+def _show_as_code(token: Token) -> None:
+    """Show links without an address as code, with a word that says where the file is."""
+    children = token.children or []
+    shown: list[Token] = []
+    tag = "a"
+    for place, child in enumerate(children):
+        shown.append(child)
+        if child.type == "link_open":
+            tag = "a" if "href" in child.attrs else "code"
+            if tag == "code" and children[place + 1].type == "code_inline":
+                tag = "span"
+            child.tag = tag
+        elif child.type == "link_close":
+            child.tag = tag
+            if tag != "a":
+                shown.append(replace(child, type="text", tag="", nesting=0, content=IN_REPOSITORY))
+    if children:
+        token.children = shown

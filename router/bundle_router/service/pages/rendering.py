@@ -153,12 +153,14 @@ def _plain(value: Any) -> Any:
 def error_page(message: str, advice: str, where: str, status: int) -> PageContent:
     """Return a page that explains an error."""
     title = "Not found" if status == 404 else "Not possible"
+    # the page links to the list of runs, which says what the command does
+    is_linked = advice.startswith("`bundle-router runs list`")
     values = {
         "title": title,
         "here": "",
         "where": where,
         "message": message,
-        "advice": advice,
+        "advice": "" if is_linked else advice,
         "stale": "",
     }
     return PageContent("error.html", values, {"error": message, "advice": advice}, status)

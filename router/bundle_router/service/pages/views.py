@@ -117,14 +117,10 @@ PRESETS: Final = {
         ("decided by the model", {"source": "model"}),
         ("decided by search", {"source": "search"}),
         ("shortlist", {"source": "shortlist"}),
-        ("slowest", {"sort": "slow"}),
-        ("most tokens of definitions", {"sort": "tokens"}),
-        ("most tokens of results", {"sort": "results"}),
     ),
     "calls": (
         ("denied", {"outcome": "denied"}),
         ("failed", {"failed": "1"}),
-        ("slowest", {"sort": "slow"}),
     ),
 }
 

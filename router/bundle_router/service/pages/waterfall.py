@@ -3,8 +3,10 @@
 Rules:
 1. A row is a step, a call or a sub-run, in the order of the outline. A step spans from its decision
    to the end of the last thing that belongs to it.
-2. Where there are more than `MAX_ROWS`, each step is one row, with its calls as parts of its bar.
-3. Bars are in thousandths of the time that the rows span. What is too short to be seen is drawn
+2. A sub-run spans its records and all that belongs to its steps: a decision begins before its
+   record.
+3. Where there are more than `MAX_ROWS`, each step is one row, with its calls as parts of its bar.
+4. Bars are in thousandths of the time that the rows span. What is too short to be seen is drawn
    `MIN_WIDTH` wide.
 """
 
@@ -192,21 +194,24 @@ def _call(row: Item, depth: int, within: str) -> _Drawn:
 
 def _sub_run(entry: Item, depth: int, within: str, *, with_calls: bool) -> Iterator[_Drawn]:
     run = entry["run"]
+    steps = entry.get("items", ())
+    below = list(_rows(steps, depth + 1, f"{run.run_id}-", with_calls=with_calls))
+    parts = [part for row in below for part in row.parts]
+    begin_ms, end_ms = _ms(run.began), _ms(run.ended)
+    if begin_ms is not None and end_ms is not None:
+        parts.append(_Part(begin_ms, end_ms, "span"))
+    span = _span(parts)
+
     described = WaterfallRow(
         kind="run",
         label=f"↳ {run.run_id}",
         anchor=f"{within}run-{run.run_id}",
         depth=min(depth, MAX_DEPTH),
-        began=run.began,
-        took_ms=run.took_ms,
+        began=_text_of(span.begin_ms) if span is not None else "",
+        took_ms=_took(span),
     )
-    begin_ms, end_ms = _ms(run.began), _ms(run.ended)
-    parts: tuple[_Part, ...] = ()
-    if begin_ms is not None and end_ms is not None:
-        parts = (_Part(begin_ms, end_ms, "span"),)
-    yield _Drawn(described, parts)
-    steps = entry.get("items", ())
-    yield from _rows(steps, depth + 1, f"{run.run_id}-", with_calls=with_calls)
+    yield _Drawn(described, (span,) if span is not None else ())
+    yield from below
 
 
 # --- times ----------------------------------------------------------------------------------------
