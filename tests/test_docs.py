@@ -382,3 +382,9 @@ def test_a_figure_is_read_from_the_line_that_has_it() -> None:
     assert measured.figure == "0.48 × the CPU, 0.11 ms with 16 callers"
     with pytest.raises(ValueError, match="no line begins with 'FTS5'"):
         claims.numbers_of(output, "FTS5")
+
+
+def test_the_first_block_of_the_readme_is_the_whole_set_up() -> None:
+    """`.ci/run` runs these two commands on a clean checkout."""
+    block = (ROOT / "README.md").read_text(encoding="utf-8").split("```sh\n")[1].split("```")[0]
+    assert [line.split()[0] for line in block.splitlines()] == [".ci/demo", ".ci/test"]
