@@ -40,6 +40,9 @@ allow = ["bundle:repo.readonly"]
 name = "blues"
 squad = ["blue", "navy-*"]
 allow = ["bundle:docs.fetch"]
+
+[docs]
+hosts = ["docs.python.org"]
 """
 HIDDEN = """
 [[routes]]

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, Final, Literal
 
 from bundle_router.core.catalog import Bundle, Catalog, Server
-from bundle_router.core.catalog.step_address import address_json
+from bundle_router.core.catalog.step_address import address_json, address_of
 from bundle_router.core.decide.plans import Plans
 from bundle_router.core.records.outline import (
     MARKS,
@@ -786,7 +786,7 @@ def _differing_facts(a: DecisionDetail, b: DecisionDetail) -> list[str]:
 def _facts(detail: DecisionDetail) -> dict[str, object]:
     step, decision = detail.record.step, detail.record.decision
     return {
-        "step": (step.workflow, step.role, step.step),
+        "step": address_of(step),
         "goal": step.goal,
         "source": (decision.source, decision.degraded, decision.justification),
         "config": decision.catalog_revision,
