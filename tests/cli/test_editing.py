@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,22 @@ def test_init_leaves_runs_out_of_git_and_says_so_where_there_is_a_file_already(s
     assert mine.read_text("utf-8") == "*.pyc\n"
     mine.write_text("*.pyc\nruns/*\n", encoding="utf-8")
     assert "add the line" not in shell("init").stdout
+
+
+def test_each_key_of_the_router_toml_that_init_writes_can_be_uncommented_alone(shell: Any) -> None:
+    shell("init", "fresh")
+    file = shell.folder / "fresh" / "config" / "router.toml"
+    text = file.read_text("utf-8")
+    commented = re.findall(r"^#(\w+) = (?!\[$)", text, re.MULTILINE)
+    assert {"order", "names", "max_tools", "call_timeout_s", "durability"} <= set(commented)
+    for key in commented:
+        edited = re.sub(rf"^#{key} = ", f"{key} = ", text, count=1, flags=re.MULTILINE)
+        section = re.findall(r"^\[(\w+)\]", edited.split(f"\n{key} = ")[0], re.MULTILINE)[-1]
+        assert key in tomllib.loads(edited)[section]
+    file.write_text(text.replace("#max_tools = 24", "max_tools = twelve"), encoding="utf-8")
+    assert "put text in quotes" in shell("check", "--config", "fresh/config", code=2).stdout
+    file.write_text(text.replace("#max_tools = 24", "max_tools = 12"), encoding="utf-8")
+    shell("check", "--config", "fresh/config")
 
 
 def test_what_several_append_to_the_config_at_once_is_all_there(tmp_path: Path) -> None:
