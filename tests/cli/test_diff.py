@@ -113,16 +113,18 @@ def test_it_is_read_on_a_terminal_of_any_width(two: Shell, columns: int) -> None
     assert "workspace.write_file" in shown
 
 
+def commit_all(folder: Path) -> None:
+    """Make a git repository of a folder, with one commit of all that is in it."""
+    author = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "x")):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+
+
 def test_a_git_revision_is_compared_with_the_folder_of_today(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     policy = tmp_path / "config" / "policy.toml"
     policy.write_text(POLICY, encoding="utf-8")
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
-    ):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    commit_all(tmp_path)
     policy.write_text(WIDER, encoding="utf-8")
     said = run(tmp_path, "diff", "HEAD", code=1).stdout
     assert "because policy 'readers' changed (config/policy.toml:1)" in said
@@ -141,12 +143,7 @@ def test_a_problem_of_a_git_revision_is_named_by_it(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     policy = tmp_path / "config" / "policy.toml"
     policy.write_text("x = [", encoding="utf-8")
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
-    ):
-        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    commit_all(tmp_path)
     policy.write_text(POLICY, encoding="utf-8")
     said = run(tmp_path, "diff", "HEAD", code=2).stderr
     assert "  HEAD:config/policy.toml:1:1: the list of x does not end" in said

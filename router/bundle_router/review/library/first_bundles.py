@@ -204,10 +204,15 @@ def _guessed_lines(name: str, guesses: Sequence[Guess]) -> Iterator[str]:
 
 def _guessed_description(kind: Kind, server: str, tools: Sequence[str]) -> str:
     opening = _GUESSED_DESCRIPTIONS[kind].format(server=server)
-    short = [name for name in tools if len(name) <= _NAME_CHARS]
-    names = dict.fromkeys(" ".join(words_of_name(name)) for name in short)
-    first = [name for name in names if name][:_NAMED_TOOLS]
-    return f"{opening}: {', '.join(first)}." if first else f"{opening}."
+    names: dict[str, None] = {}
+    for tool in tools:
+        name = " ".join(words_of_name(tool))
+        if name and len(tool) <= _NAME_CHARS:
+            names[name] = None
+
+    if not names:
+        return f"{opening}."
+    return f"{opening}: {', '.join([*names][:_NAMED_TOOLS])}."
 
 
 def _list(texts: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -173,16 +173,18 @@ def text_page(text: str, words: str, first_line: int) -> TextPage:
     lines = text.split("\n")
     if lines and not lines[-1]:
         lines.pop()
-    sought = words.strip().casefold()
-    matches = [
-        number for number, line in enumerate(lines, 1) if sought and sought in line.casefold()
-    ]
-    wanted = first_line or (matches[0] if matches else 1)
-    start = min(max(wanted - 1, 0), max(len(lines) - 1, 0)) // MAX_LINES * MAX_LINES
+    matches = _matching_lines(lines, words.strip().casefold())
+    wanted = first_line
+    if not wanted:
+        wanted = matches[0] if matches else 1
+
+    last = max(len(lines) - 1, 0)
+    start = min(max(wanted - 1, 0), last) // MAX_LINES * MAX_LINES
+    shown = lines[start : start + MAX_LINES]
     matched = frozenset(matches)
     rows = [
         TextLine(number, _shortened(line), number in matched)
-        for number, line in enumerate(lines[start : start + MAX_LINES], start + 1)
+        for number, line in enumerate(shown, start + 1)
     ]
     return TextPage(
         lines=tuple(rows),
@@ -193,6 +195,13 @@ def text_page(text: str, words: str, first_line: int) -> TextPage:
         previous=start - MAX_LINES + 1 if start else None,
         next=start + MAX_LINES + 1 if start + MAX_LINES < len(lines) else None,
     )
+
+
+def _matching_lines(lines: Sequence[str], sought: str) -> Sequence[int]:
+    """Return the numbers of the lines that hold a text, from 1; none without a text."""
+    if not sought:
+        return ()
+    return [number for number, line in enumerate(lines, 1) if sought in line.casefold()]
 
 
 def _shortened(line: str) -> str:

@@ -157,13 +157,17 @@ class Documentation:
 
         Within a folder, pages have the order in which the first page links to them.
         """
-        linked = [posixpath.normpath(link) for link in _LINK.findall(self._text(FIRST))]
         for folder, title in FOLDERS.items():
-            inside = [path for path in self._files if path.startswith(f"{folder}/")]
-            in_order = [path for path in dict.fromkeys(linked) if path in inside]
-            paths = [*in_order, *(path for path in inside if path not in in_order)]
-            if paths:
-                yield title, [(address_of(path), self._title(path)) for path in paths]
+            pages = [(address_of(path), self._title(path)) for path in self._paths_in(folder)]
+            if pages:
+                yield title, pages
+
+    def _paths_in(self, folder: str) -> Sequence[str]:
+        """Return a folder's files: those that the first page links to as it does, then the rest."""
+        linked = map(posixpath.normpath, _LINK.findall(self._text(FIRST)))
+        order = {path: place for place, path in reversed([*enumerate(linked)])}
+        inside = [path for path in self._files if path.startswith(f"{folder}/")]
+        return sorted(inside, key=lambda path: order.get(path, len(order)))
 
     def _text(self, path: str) -> str:
         return self._files[path].read_text("utf-8") if path in self._files else ""

@@ -90,26 +90,30 @@ class PagePlace:
         return [self._cell(group) for group in groups]
 
     def _cell(self, parts: Sequence[RunPart]) -> Cell:
-        counts = {
-            "denied": sum(part.denied for part in parts),
-            "failed": sum(part.failed for part in parts),
-            "in doubt": sum(part.doubt for part in parts),
-        }
-        steps = sum(part.steps for part in parts)
-        words = [f"{steps:,} steps", *(f"{n:,} {word}" for word, n in counts.items() if n)]
-        records = f"records {parts[0].first_seq:,} to {parts[-1].last_seq:,}"
-        return Cell(
-            parts[0].first_seq,
-            f"{records}: {', '.join(words)}",
-            _tone_of(counts),
-            self._covers(parts),
-        )
+        first, last = parts[0].first_seq, parts[-1].last_seq
+        counts = _counts_of(parts)
+        words = [f"{sum(part.steps for part in parts):,} steps"]
+        for word, count in counts.items():
+            if count:
+                words.append(f"{count:,} {word}")
+
+        text = f"records {first:,} to {last:,}: {', '.join(words)}"
+        return Cell(first, text, _tone_of(counts), self._covers(parts))
 
     def _covers(self, parts: Sequence[RunPart]) -> bool:
         return parts[0].first_seq <= self._start <= parts[-1].last_seq
 
     def _is_here(self, seq: int) -> bool:
         return self._start <= seq and (self._next_seq is None or seq < self._next_seq)
+
+
+def _counts_of(parts: Sequence[RunPart]) -> dict[str, int]:
+    """Return how much went wrong in these parts of a run, by the words for it."""
+    return {
+        "denied": sum(part.denied for part in parts),
+        "failed": sum(part.failed for part in parts),
+        "in doubt": sum(part.doubt for part in parts),
+    }
 
 
 def _tone_of(counts: Mapping[str, int]) -> Tone:

@@ -742,10 +742,13 @@ def _sub_run_entries(part: Timeline, start: int) -> Iterator[OutlineEntry[Any]]:
 def _times_of(part: Timeline, start: int) -> tuple[str, str]:
     """Return when a part begins, and when the next one does; without bounds at the run's ends."""
     times = sorted(row["time"] or "" for row in (*part.decisions, *part.calls))
-    if not times:
-        return "", _LAST
-    first_time = times[0] if start else ""
-    return first_time, times[-1] if part.next_seq is not None else _LAST
+    begin = ""
+    end = _LAST
+    if times and start:
+        begin = times[0]
+    if times and part.next_seq is not None:
+        end = times[-1]
+    return begin, end
 
 
 def _run_columns(query: Query) -> list[str]:
