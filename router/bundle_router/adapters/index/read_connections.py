@@ -42,7 +42,7 @@ class ReadConnections:
                 connection.execute("BEGIN")
                 yield connection
                 connection.execute("ROLLBACK")
-            except BaseException:
+            except BaseException:  # whatever ended it, one in a transaction is not lent again
                 connection.close()
                 raise
             self._give_back(connection)
@@ -82,7 +82,7 @@ class ReadConnections:
             connection.row_factory = _as_dict
             connection.execute("PRAGMA query_only=ON")
             connection.execute("PRAGMA cache_size=-32000")
-        except BaseException:
+        except BaseException:  # an interrupted caller must leave no connection open either
             connection.close()
             raise
         return connection

@@ -157,7 +157,7 @@ class LiteLlmEmbedder:
                 vectors += await self._embed_once(
                     budget, batch, self._base_url, way or "session", key
                 )
-            except Exception:
+            except Exception:  # the libraries raise an error of their own around our refusal
                 if budget.refusal is not None:
                     raise budget.refusal from None
                 raise
