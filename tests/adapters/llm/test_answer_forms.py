@@ -148,16 +148,32 @@ def refuses(parameter: str) -> Act:
 
 
 @pytest.mark.parametrize(
-    ("parameter", "key"), [("max_tokens", "max_output_tokens"), ("temperature", "temperature")]
+    ("parameter", "mode", "key", "value"),
+    [
+        ("max_tokens", "json_schema", "max_output_tokens", "none"),
+        ("temperature", "json_schema", "temperature", "none"),
+        ("response_format", "json_schema", "mode", "md_json"),
+        ("response_format", "json", "mode", "md_json"),
+        ("tool_choice", "tools", "mode", "md_json"),
+        ("tools", "tools", "mode", "md_json"),
+    ],
 )
 def test_a_parameter_that_a_model_refuses_can_be_left_out_and_the_log_says_how(
-    parameter: str, key: str, opened: Opened, ask: Ask, diagnostics: Any
+    parameter: str,
+    mode: str,
+    key: str,
+    value: str,
+    opened: Opened,
+    ask: Ask,
+    diagnostics: Any,
 ) -> None:
     with ScriptedServer([refuses(parameter)]) as server:
-        assert ask(opened(server.base_url)).failure == "bad_request"
+        assert ask(opened(server.base_url, mode=mode)).failure == "bad_request"
         (fields,) = [row[2] for row in diagnostics.events if row[1] == "model.failed"]
-        assert fields["advice"] == f'it refuses {parameter}: [model] {key} = "none" leaves it out'
-        reply = ask(opened(server.base_url, **{key: "none"}))
+        assert fields["advice"] == (
+            f'it refuses {parameter}: [model] {key} = "{value}" leaves it out'
+        )
+        reply = ask(opened(server.base_url, **{"mode": mode, key: value}))
     assert reply.answer is not None, reply.failure
 
 

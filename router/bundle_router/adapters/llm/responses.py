@@ -31,12 +31,15 @@ class UnusableAnswer(Exception):
         self.failure: Failure = failure
 
 
-_PARAMETERS: Final = {
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-    "temperature": "temperature",
+_SETTINGS: Final = {
+    "max_tokens": 'max_output_tokens = "none"',
+    "max_completion_tokens": 'max_output_tokens = "none"',
+    "temperature": 'temperature = "none"',
+    "response_format": 'mode = "md_json"',
+    "tool_choice": 'mode = "md_json"',
+    "tools": 'mode = "md_json"',
 }
-"""The key of `[model]` by the parameter that a provider may refuse."""
+"""The setting of `[model]` that leaves out a parameter, by the parameter."""
 
 
 def advice_on(error: BaseException, failure: Failure) -> str:
@@ -47,9 +50,9 @@ def advice_on(error: BaseException, failure: Failure) -> str:
     if failure != "bad_request":
         return ""
     text = str(error)[:MAX_TEXT]
-    for parameter, key in _PARAMETERS.items():
+    for parameter, setting in _SETTINGS.items():
         if re.search(rf"\b{parameter}\b", text):
-            return f'it refuses {parameter}: [model] {key} = "none" leaves it out'
+            return f"it refuses {parameter}: [model] {setting} leaves it out"
     return ""
 
 

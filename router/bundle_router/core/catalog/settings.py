@@ -323,8 +323,8 @@ class ModelSettings:
     mode: AnswerMode = key(
         "json_schema",
         "How the form of the answer is enforced: by the provider (json_schema), as the arguments of"
-        " a tool call (tools), or by instructions alone (json, md_json) for models that support"
-        " neither.",
+        " a tool call (tools), by instructions where the provider enforces JSON alone (json), or by"
+        " instructions alone (md_json) for models that support none of these.",
     )
     base_url: str | None = _BASE_URL()
     key_env: str | None = _KEY_ENV()
