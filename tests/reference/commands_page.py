@@ -16,6 +16,14 @@ _HEAD: Final = f"""\
 Every verb of `bundle-router`, in the order in which a newcomer meets them, with its arguments. {GENERATED}; `--help`
 behind a verb prints the same. What the exit statuses mean stands among the [codes](codes.md#exit-statuses).
 
+A shell completes verbs, options and their values by a script that starts no Python. Write it once, and again after an upgrade:
+
+```sh
+bundle-router completion bash > ~/.local/share/bash-completion/completions/bundle-router   # needs bash-completion
+bundle-router completion zsh > ~/.zfunc/_bundle-router   # with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
+bundle-router completion fish > ~/.config/fish/completions/bundle-router.fish
+```
+
 """
 
 
@@ -47,7 +55,10 @@ def _verb(words: str, verb: argparse.ArgumentParser, level: int) -> Iterator[str
 
 
 def _arguments(verb: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    for action in verb._actions:
+    """Yield each argument with its meaning: first those that are typed without a name, as in
+    `--help`.
+    """
+    for action in sorted(verb._actions, key=lambda action: bool(action.option_strings)):
         is_help = isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
         if not is_help and action.help != argparse.SUPPRESS:
             yield code(_spelling(action)), _meaning(action)

@@ -63,6 +63,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "vendor": ("vendor", "write typed Python wrappers for a server's pinned tools"),
     "serve": ("serve", "serve engines over HTTP, agents over MCP, and pages for people"),
     "token": ("token", "make a bearer token for the service: shown once, stored as its SHA-256"),
+    "completion": ("completion", "print the script that completes this command in your shell"),
     "deferral": (
         "deferral",
         (
