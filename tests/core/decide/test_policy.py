@@ -1,4 +1,6 @@
-"""The verdict on one bundle: what each test of policy looks at, and the words it says it in."""
+"""The verdict on one bundle: what each test of policy looks at, and the words it says it in. And
+conditions on arguments: what each operator holds, fails, and can't decide.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from typing import Any
 
 import pytest
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Server
+from bundle_router.core.catalog.config_tables import Condition
 from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
+from bundle_router.core.decide.conditions import (
+    OPERATORS,
+    condition_fault,
+    evaluate,
+    evaluate_all,
+)
 from bundle_router.core.decide.policy import checks, constituents, verdict
 from bundle_router.core.values import Address, Drift, Facts, Grant
 from bundle_router.core.values.patterns import Targets, covers, is_glob, is_selected, matches
@@ -185,3 +194,174 @@ def test_globs_are_of_stars_and_question_marks_and_cover_themselves() -> None:
     )
     assert (covers("a?b", "a?b"), covers("a*", "a?b"), covers("a?b", "a*b")) == (True, True, False)
     assert Targets.parse(["tool", "tool:x", "bundle:tool"]) == Targets(("tool", "tool"), ("x",))
+
+
+# --- conditions on arguments ----------------------------------------------------------------------
+
+DOCS = Condition("/path", below="docs")
+HOSTS = Condition("/url", host_in=("ok.example", "api.example:8443"))
+MAIL = Condition("/to", domain_in=("acme.example",))
+LIMIT = Condition("/amount", at_most=500)
+FLOOR = Condition("/amount", at_least=500)
+EURO = Condition("/currency", is_="EUR")
+PLAN = Condition("/plan", in_=("free", 2, True))
+
+HOLD: dict[str, tuple[Condition, dict[str, Any]]] = {
+    "a path below": (DOCS, {"path": "docs/x.md"}),
+    "a path deep below": (DOCS, {"path": "docs/a/b/c"}),
+    "a path with plain dots": (DOCS, {"path": "./docs/./x"}),
+    "a folder of two names": (Condition("/path", below="docs/en/"), {"path": "docs/en/x"}),
+    "the folder of all": (Condition("/path", below="."), {"path": "x"}),
+    "a host": (HOSTS, {"url": "https://ok.example/a?b#c"}),
+    "a host in capitals": (HOSTS, {"url": "HTTPS://OK.Example"}),
+    "the usual port": (HOSTS, {"url": "https://ok.example:443/"}),
+    "a port that is listed": (HOSTS, {"url": "https://api.example:8443/"}),
+    "a name in its own letters": (
+        Condition("/url", host_in=("xn--bcher-kva.example",)),
+        {"url": "https://bücher.example/"},
+    ),
+    "a mail address": (MAIL, {"to": "a.b+c@ACME.example"}),
+    "the bound itself": (LIMIT, {"amount": 500}),
+    "the other bound itself": (FLOOR, {"amount": 500.0}),
+    "a number below": (LIMIT, {"amount": -0.5}),
+    "a text": (EURO, {"currency": "EUR"}),
+    "a number of another spelling": (PLAN, {"plan": 2.0}),
+    "a truth value": (PLAN, {"plan": True}),
+    "every item": (Condition("/items/*/price", at_most=5), {"items": [{"price": 5}, {"price": 1}]}),
+    "one item": (Condition("/items/1", is_="b"), {"items": ["a", "b"]}),
+    "a name with a slash and a tilde": (Condition("/a~1b~0c", is_=1), {"a/b~c": 1}),
+    "an empty name": (Condition("/", is_=1), {"": 1}),
+}
+FAIL: dict[str, tuple[Condition, dict[str, Any]]] = {
+    "another folder": (DOCS, {"path": "src/x"}),
+    "the folder itself": (DOCS, {"path": "docs/"}),
+    "a name that begins like it": (DOCS, {"path": "docs2/x"}),
+    "another host": (HOSTS, {"url": "https://evil.example/ok.example"}),
+    "a host below": (HOSTS, {"url": "https://a.ok.example/"}),
+    "a port that is not listed": (HOSTS, {"url": "https://ok.example:8443/"}),
+    "another alphabet": (HOSTS, {"url": "https://оk.example/"}),
+    "another domain": (MAIL, {"to": "a@acme.example.evil.test"}),
+    "a number above": (LIMIT, {"amount": 500.01}),
+    "a huge number": (LIMIT, {"amount": 10**400}),
+    "a number that floats can't tell apart": (
+        Condition("/amount", at_most=2**53),
+        {"amount": 2**53 + 1},
+    ),
+    "another case": (EURO, {"currency": "eur"}),
+    "a text with a blank": (EURO, {"currency": "EUR "}),
+    "1 where 2 and true are listed": (PLAN, {"plan": 1}),
+    "no item": (Condition("/items/*", is_="a"), {"items": ["b", "c"]}),
+}
+UNDECIDABLE: dict[str, tuple[Condition, dict[str, Any]]] = {
+    "a path upwards": (DOCS, {"path": "docs/../../etc/x"}),
+    "another case of the folder": (DOCS, {"path": "DOCS/x"}),
+    "a backslash": (DOCS, {"path": "docs\\x"}),
+    "no path": (DOCS, {}),
+    "a number for a path": (DOCS, {"path": 7}),
+    "a list for a path": (DOCS, {"path": ["docs/x"]}),
+    "an absolute path": (DOCS, {"path": "/docs/x"}),
+    "a drive": (DOCS, {"path": "C:docs/x"}),
+    "a NUL": (DOCS, {"path": "docs/x\0.md"}),
+    "a line break": (DOCS, {"path": "docs/x\ny"}),
+    "dots that are encoded": (DOCS, {"path": "docs/%2E%2e/x"}),
+    "fullwidth dots": (DOCS, {"path": "docs/．．/x"}),
+    "dots and a blank": (DOCS, {"path": "docs/.. /x"}),
+    "half a character": (DOCS, {"path": "docs/\ud800"}),
+    "user info": (HOSTS, {"url": "https://ok.example@evil.example/"}),
+    "no https": (HOSTS, {"url": "http://ok.example/"}),
+    "no scheme": (HOSTS, {"url": "//ok.example/"}),
+    "a backslash in a URL": (HOSTS, {"url": "https://ok.example\\@evil.example/"}),
+    "a tab in a URL": (HOSTS, {"url": "https://ok.exa\tmple/"}),
+    "an address": (HOSTS, {"url": "https://127.0.0.1/"}),
+    "a bracketed address": (HOSTS, {"url": "https://[::1]/"}),
+    "a fullwidth host": (HOSTS, {"url": "https://ｏk.example/"}),
+    "a port of no number": (HOSTS, {"url": "https://ok.example:4 3/"}),
+    "a display name": (MAIL, {"to": "A <a@acme.example>"}),
+    "two addresses": (MAIL, {"to": "a@acme.example,b@evil.test"}),
+    "two signs": (MAIL, {"to": "a@evil.test@acme.example"}),
+    "no domain": (MAIL, {"to": "a"}),
+    "a number as text": (LIMIT, {"amount": "5"}),
+    "a truth value for a number": (LIMIT, {"amount": True}),
+    "no number": (LIMIT, {"amount": float("nan")}),
+    "null": (EURO, {"currency": None}),
+    "a secret": (EURO, {"currency": "[redacted:env:TOKEN]"}),
+    "a text with a secret in it": (DOCS, {"path": "docs/[redacted:named-secret]/x"}),
+    "1 for true": (Condition("/x", is_=True), {"x": 1}),
+    "true for 1": (Condition("/x", is_=1), {"x": True}),
+    "an empty list": (Condition("/items/*", is_="a"), {"items": []}),
+    "an empty list in a list": (Condition("/i/*/*", is_="a"), {"i": [["a"], []]}),
+    "some items": (Condition("/items/*", is_="a"), {"items": ["a", "b"]}),
+    "an item of another type": (Condition("/items/*", is_="a"), {"items": ["a", 1]}),
+    "an item that is absent": (Condition("/items/*/n", is_="a"), {"items": [{"n": "a"}, {}]}),
+    "every item of an object": (Condition("/items/*", is_="a"), {"items": {"n": "a"}}),
+    "an item past the end": (Condition("/items/1", is_="a"), {"items": ["a"]}),
+    "an item before the start": (Condition("/items/-1", is_="a"), {"items": ["a"]}),
+    "an item with a zero before": (Condition("/items/00", is_="a"), {"items": ["a"]}),
+    "a part of a text": (Condition("/x/0", is_="a"), {"x": "a"}),
+}
+
+
+@pytest.mark.parametrize("case", HOLD)
+def test_holds(case: str) -> None:
+    assert evaluate(*HOLD[case]).outcome == "holds"
+
+
+@pytest.mark.parametrize("case", FAIL)
+def test_fails(case: str) -> None:
+    assert evaluate(*FAIL[case]).outcome == "fails"
+
+
+@pytest.mark.parametrize("case", UNDECIDABLE)
+def test_can_not_be_decided(case: str) -> None:
+    assert evaluate(*UNDECIDABLE[case]).outcome == "undecidable"
+
+
+def test_arguments_that_are_no_object_can_not_be_decided() -> None:
+    assert evaluate(LIMIT, [500]).outcome == "undecidable"
+
+
+def test_conditions_together_hold_where_all_hold() -> None:
+    both = (LIMIT, EURO)
+    assert evaluate_all((), {}) == "holds"
+    assert evaluate_all(both, {"amount": 1, "currency": "EUR"}) == "holds"
+    assert evaluate_all(both, {"amount": 1}) == "undecidable"
+    assert evaluate_all(both, {"currency": "USD"}) == "fails"
+
+
+def test_a_finding_says_why_without_the_value() -> None:
+    found = evaluate(LIMIT, {"amount": 123_456})
+    assert found.detail == "/amount is not as at_most 500 asks"
+    assert evaluate(EURO, {}).detail == "/currency is absent"
+
+
+def test_every_operator_is_a_key_and_has_cases() -> None:
+    tried = {case[0].operator for case in (*HOLD.values(), *FAIL.values())}
+    assert tried == set(OPERATORS)
+    everything = Condition(
+        "/x", is_=1, in_=(1,), at_most=1, at_least=1, below="x", host_in=("x",), domain_in=("x",)
+    )
+    assert everything.operators == OPERATORS
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        (Condition("amount", is_=1), "'amount' is no JSON Pointer"),
+        (Condition("", is_=1), "'' is no JSON Pointer"),
+        (Condition("/a~2", is_=1), "is no JSON Pointer"),
+        (Condition("/a"), "has no operator: a condition has exactly one of is, in, at_most"),
+        (Condition("/a", is_=1, below="x"), "has is and below: a condition has exactly one of"),
+        (Condition("/a", below="../x"), "below can't be compared: leads out of its folder"),
+        (Condition("/a", below="/x"), "below can't be compared: is no relative path"),
+        (Condition("/a", host_in=("https://x.example",)), "host_in can't be compared"),
+        (Condition("/a", host_in=("x.example:",)), "has a port that is no number"),
+        (Condition("/a", host_in=("x.example:http",)), "has a port that is no number"),
+        (Condition("/a", domain_in=("@x.example",)), "domain_in can't be compared"),
+        (Condition("/items/*/a~1b", in_=("x", 2)), None),
+    ],
+)
+def test_a_condition_that_can_not_be_meant_is_refused(
+    condition: Condition, words: str | None
+) -> None:
+    fault = condition_fault(condition)
+    assert fault is None if words is None else words in (fault or "")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
+from bundle_router.core.values.host_names import spell_host
 from bundle_router.errors import ToolFailure
 from bundle_router.local_tools.docs.addresses import refusal
-from bundle_router.local_tools.docs.urls import HostList, join_url, parse_url, spell_host
+from bundle_router.local_tools.docs.urls import HostList, join_url, parse_url
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -21,6 +21,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
+from bundle_router.core.catalog.config_keys import key_name
 from bundle_router.core.catalog.config_tables import (
     TRANSPORT_KEYS,
     TRANSPORTS,
@@ -330,5 +331,5 @@ def _canonical_value(value: Any) -> Any:
     for declared in fields(value):
         field_value = getattr(value, declared.name)
         if declared.name not in added_later or field_value != declared.default:
-            canonical[declared.name] = _canonical_value(field_value)
+            canonical[key_name(declared.name)] = _canonical_value(field_value)
     return canonical

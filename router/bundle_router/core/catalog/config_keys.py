@@ -63,6 +63,15 @@ def key(
     return field(default=default, metadata=declared)
 
 
+def key_name(field_name: str) -> str:
+    """Return the key of a field: a word that Python keeps for itself has a `_` behind it there.
+
+    >>> key_name("is_")
+    'is'
+    """
+    return field_name.removesuffix("_")
+
+
 def needs_one_of(*keys: str) -> JsonDict:
     """Return the part of a JSON Schema that requires one of the keys."""
     return {"anyOf": [{"required": [name]} for name in keys]}

@@ -8,8 +8,9 @@ Annotations are values here (no `from __future__`): forms are made from them at 
 evaluating text costs more.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -26,6 +27,7 @@ from bundle_router.core.catalog.config_keys import (
     Word,
     Words,
     key,
+    key_name,
     needs_one_of,
     without_repetition,
 )
@@ -97,6 +99,101 @@ TRANSPORT_KEYS: Final = tuple(
     dict.fromkeys(key for traits in TRANSPORTS.values() for key in traits.takes)
 )
 """Every key that only some transports have."""
+
+# --- conditions on arguments ----------------------------------------------------------------------
+
+Scalar = str | bool | int | float
+"""A value that arguments are compared with."""
+_Number = Annotated[int | float, Field(allow_inf_nan=False)]
+_Scalar = Annotated[str, Field(max_length=2000)] | bool | _Number
+_OPERATORS: Final = ("is", "in", "at_most", "at_least", "below", "host_in", "domain_in")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition on the arguments of a call: where it looks, and one operator.
+
+    What it comes to is said by `core.decide.conditions`.
+
+    >>> Condition("/amount", at_most=500).words
+    'at_most 500'
+    """
+
+    JSON_SCHEMA: ClassVar[Mapping[str, Any]] = {
+        "oneOf": [{"required": [operator]} for operator in _OPERATORS]
+    }
+
+    at: str = key(
+        REQUIRED,
+        "Where it looks, as a JSON Pointer: '/amount', '/items/0/price'. '*' stands for every item"
+        " of a list: '/items/*/price'.",
+        Word,
+    )
+    is_: Scalar | None = key(None, "The value is this text, number or truth value.", _Scalar)
+    in_: tuple[Scalar, ...] | None = key(
+        None,
+        "The value is one of these.",
+        Annotated[list[_Scalar], Field(min_length=1, max_length=1000)],
+    )
+    at_most: float | None = key(None, "The value is a number, and at most this.", _Number)
+    at_least: float | None = key(None, "The value is a number, and at least this.", _Number)
+    below: str | None = key(
+        None,
+        "The value is a relative path below this folder, by its names: 'docs'. Links are not"
+        " followed.",
+        Word,
+    )
+    host_in: tuple[str, ...] | None = key(
+        None,
+        "The value is an https URL of one of these hosts: 'api.example.org', or"
+        " 'api.example.org:8443' for another port than 443.",
+        Words,
+        min_length=1,
+    )
+    domain_in: tuple[str, ...] | None = key(
+        None,
+        "The value is a bare mail address in one of these domains.",
+        Words,
+        min_length=1,
+    )
+
+    ADDED: ClassVar[tuple[str, ...]] = (
+        "is_",
+        "in_",
+        "at_most",
+        "at_least",
+        "below",
+        "host_in",
+        "domain_in",
+    )
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operators that it is written with: one, where it is valid."""
+        return tuple(
+            [
+                key_name(field.name)
+                for field in fields(self)
+                if field.name != "at" and getattr(self, field.name) is not None
+            ]
+        )
+
+    @property
+    def operator(self) -> str:
+        """The name of its operator."""
+        return self.operators[0]
+
+    @property
+    def operand(self) -> Any:
+        """The value that its operator compares with."""
+        operator = self.operator
+        return getattr(self, f"{operator}_" if operator in ("is", "in") else operator)
+
+    @property
+    def words(self) -> str:
+        """Its operator and operand, as they are written: `at_most 500`."""
+        return f"{self.operator} {json.dumps(self.operand, ensure_ascii=False)}"
+
 
 # --- servers.toml ---------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from bundle_router.core.catalog import Settings
-from bundle_router.core.catalog.config_keys import KEY, SAME, Key
+from bundle_router.core.catalog.config_keys import KEY, SAME, Key, key_name
 from bundle_router.core.catalog.config_tables import (
     BundlesFile,
     PolicyFile,
@@ -56,6 +56,11 @@ def keys_of(table: type) -> dict[str, Key]:
 
 
 @cache
+def _fields_by_key(table: type) -> Mapping[str, str]:
+    return {key_name(item.name): item.name for item in fields(table)}
+
+
+@cache
 def form_of(table: type) -> type[Form]:
     """Return the written form of a class of the catalog."""
     declarations = {item.name: item for item in fields(table)}
@@ -74,7 +79,7 @@ def form_of(table: type) -> type[Form]:
         if declared.table:
             inner.setdefault(declared.table, {})[name.removeprefix(f"{declared.table}_")] = row
         else:
-            written[name] = row
+            written[key_name(name)] = row
     for name, rows in inner.items():
         form = create_model(name.capitalize(), __base__=Form, **rows)
         form.declares = None
@@ -114,6 +119,7 @@ def value_of(written: Any, name: str = "") -> Any:
     if isinstance(written, Form):
         table = written.declares
         values: dict[str, Any] = {}
+        fields_by_key = _fields_by_key(table)
         for key in written.model_fields_set:
             part = getattr(written, key)
             if isinstance(part, Form) and part.declares is None:
@@ -122,7 +128,7 @@ def value_of(written: Any, name: str = "") -> Any:
                     for inner in part.model_fields_set
                 }
             else:
-                values[key] = value_of(part)
+                values[fields_by_key[key]] = value_of(part)
         first = fields(table)[0].name
         if first in keys_of(table):
             return table(**values)

@@ -2,19 +2,16 @@
 
 Rules:
 1. HTTPS on port 443, a host name, no user info. Anything else is refused, never repaired.
-2. A host is a DNS name. A host that an address parser could read as an address (dotted, decimal,
-   octal, hexadecimal, bracketed) is refused, so an address can only come from the resolver, where
-   it is checked.
+2. A host is a DNS name and no address (see `core.values.host_names`), so an address can only come
+   from the resolver, where it is checked.
 3. Only `spell_host` gives a host its canonical form, for URLs and for the allow-list alike, before
-   they are compared. A name that the two IDNA standards read differently (fullwidth or other
-   foreign digits, ideographic full stops, `ß`, joiners) is refused: write its `xn--` form.
+   they are compared.
 4. Characters that parsers disagree about (backslash, whitespace, control characters) are refused,
    not stripped: `urllib` drops tabs and newlines, browsers read a backslash as a slash.
 5. Dot segments, percent-encoded ones too, are resolved before the path is compared with a base or
    sent.
 
-Sources: RFC 3986 (sections 3 and 5.2.4), RFC 5890, the WHATWG URL standard's "ends in a number"
-host rule.
+Sources: RFC 3986 (sections 3 and 5.2.4).
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ from typing import Final
 from urllib.parse import quote, urljoin
 
 from bundle_router.core.values import shorten
+from bundle_router.core.values.host_names import spell_host
 from bundle_router.errors import ToolFailure
 
 MAX_URL: Final = 2048
@@ -37,8 +35,6 @@ _FORBIDDEN: Final = re.compile(
 _URL: Final = re.compile(
     r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL
 )
-_LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ENCODED_DOT: Final = re.compile(r"%2e", re.IGNORECASE)
 
@@ -120,24 +116,6 @@ def join_url(base: Url, reference: str) -> Url:
     return parse_url(joined)
 
 
-def spell_host(text: str) -> str:
-    """Return the canonical form of a host name: lower case, ASCII, no final dot.
-
-    Raises ValueError with the reason.
-    """
-    name = text.removesuffix(".").lower()
-    if not name or len(name) > 253:
-        raise ValueError(f"its host {shorten(text, 80)!r} is empty or longer than 253 characters")
-    labels = [_spell_label(label) for label in name.split(".")]
-    if len(labels) < 2:
-        raise ValueError(f"its host {text!r} has no dot; a full name is needed")
-    if _NUMBER.fullmatch(labels[-1]):
-        raise ValueError(f"its host {text!r} reads as an address; only names are fetched")
-    if len(host := ".".join(labels)) > 253:
-        raise ValueError(f"its host {text!r} is longer than 253 characters")
-    return host
-
-
 @dataclass(frozen=True, slots=True)
 class HostList:
     """The allow-list: exact names, and `*.example.org` for every name below (not including)
@@ -207,32 +185,6 @@ def _host_of(authority: str) -> str:
     if colon and port != "443":
         raise ValueError(f"its port is {port!r}; only 443 is used")
     return host
-
-
-def _spell_label(label: str) -> str:
-    if not label.isascii():
-        label = _spell_unicode_label(label)
-    if not _LABEL.fullmatch(label):
-        raise ValueError(
-            f"its host has the part {label!r}, which is not a DNS label (letters, digits, '-', 1"
-            " to 63)"
-        )
-    return label
-
-
-def _spell_unicode_label(label: str) -> str:
-    # The standard library has IDNA 2003. A name that survives the round trip unchanged, and has no
-    # digits but 0-9, means the same under IDNA 2008; all others are tricks of rule 3.
-    if len(label) > 63 or any(char.isnumeric() and not char.isascii() for char in label):
-        raise ValueError(f"its host has the part {shorten(label, 80)!r}; write its xn-- form")
-    try:
-        ascii_form = label.encode("idna").decode("ascii")
-        back = ascii_form.encode("ascii").decode("idna")
-    except UnicodeError:
-        raise ValueError(f"its host has the part {label!r}, which IDNA does not accept") from None
-    if back != label or not ascii_form.startswith("xn--"):
-        raise ValueError(f"its host has the part {label!r}, which can be read in more than one way")
-    return ascii_form
 
 
 def _encode(part: str) -> str:
