@@ -386,6 +386,23 @@ def test_people_sign_in_with_a_token_and_edit_the_config_if_it_is_good_for_that(
     assert process.stop(signal.SIGTERM)[0] == 0
 
 
+def test_plain_serve_says_a_link_that_signs_in_once_and_nothing_of_a_run(begin: Any) -> None:
+    httpx = pytest.importorskip("httpx")
+    process = begin("--json")
+    said = json.loads(process.line())
+    assert (said["run_id"], said["notices"]) == (None, "")
+    assert process.told().startswith("bearer token: brk_")
+    words, _, link = process.told().rstrip().rpartition(" ")
+    assert words == "sign in (once, within 10 minutes):"
+    with httpx.Client(timeout=300, follow_redirects=True) as person:
+        page = person.get(link)
+        assert (page.status_code, page.url.path, page.url.query) == (200, "/", b"")
+        assert person.get(link).status_code == 401
+    status, err = process.stop(signal.SIGTERM)
+    assert status == 0
+    assert link.partition("=")[2] not in err
+
+
 def write_config(config: Path, entry: dict[str, Any]) -> None:
     """A config with one server, `s`, all of whose tools every step has."""
     config.mkdir()

@@ -111,6 +111,13 @@ def test_the_services_own_names_and_pages_are_let_in() -> None:
     [
         (ServiceAddress(names=("r.example",)), "r.example", "http://r.example", None),
         (ServiceAddress(names=("r.example",)), "r.example", "https://r.example", "wrong_origin"),
+        (ServiceAddress(names=("r.example",)), "r.example:8000", "http://r.example:8000", None),
+        (
+            ServiceAddress(names=("r.example:1",)),
+            "r.example:8000",
+            "http://r.example:1",
+            "wrong_host",
+        ),
         (
             ServiceAddress(certificate="c", private_key="k"),
             "127.0.0.1:8000",
@@ -326,7 +333,8 @@ NAMED = ServiceAddress(names=("tools.example.org",), without_tls=True)
         ("127.0.0.1:8000", True),
         ("LOCALHOST:8000", True),
         ("tools.example.org..", False),
-        ("tools.example.org:8000", False),
+        ("tools.example.org:8000", True),
+        ("tools.example.org:8001", False),
         ("tools.example.org:443:443", False),
         ("tools.example.org:443@evil.example", False),
         ("tools.example.org:", False),
@@ -336,7 +344,9 @@ NAMED = ServiceAddress(names=("tools.example.org",), without_tls=True)
         ("", False),
     ],
 )
-def test_a_host_has_no_case_no_last_dot_and_no_default_port(host: str, is_own: bool) -> None:
+def test_a_host_has_no_case_no_last_dot_and_a_default_port_or_the_services(
+    host: str, is_own: bool
+) -> None:
     answer = asks("/v1/runs", head(host=host), admission(NAMED))
     assert (answer != "wrong_host") == is_own
 

@@ -50,7 +50,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "--name",
         action="append",
         default=[],
-        help="a further host name of the service, as in its URL",
+        help="a further host name of the service, as in its URL; without a port: with the default"
+        " ports and its own",
     )
     parser.add_argument(
         "--tokens",
@@ -290,11 +291,18 @@ async def _follow(router: Router, step: Step, standing: tuple[object, ...]) -> N
 
 
 def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | None) -> None:
-    """Print the address on standard output; a generated token on standard error."""
+    """Print the address on standard output; a generated token, and a link that signs in with it, on
+    standard error.
+    """
     if not arguments.token_env and not arguments.tokens:
         print(f"bearer token: {endpoint.key}", file=sys.stderr, flush=True)
+        if not arguments.mcp_only:
+            link = endpoint.sign_in_url()
+            print(f"sign in (once, within 10 minutes): {link}", file=sys.stderr, flush=True)
     url = endpoint.url(run_id or "RUN")
-    notices = _FOLLOWING if arguments.follow else _NOT_FOLLOWING
+    notices = ""
+    if run_id is not None:
+        notices = _FOLLOWING if arguments.follow else _NOT_FOLLOWING
     if arguments.json:
         print_json(
             {
@@ -310,5 +318,7 @@ def _announce(arguments: argparse.Namespace, endpoint: Endpoint, run_id: str | N
             addresses = ""
         else:
             addresses = f"{endpoint.base}/ for people, {endpoint.base}/v1, {endpoint.url()} and "
-        say(f"serving {addresses}{url} until interrupted\n{notices}")
+        say(f"serving {addresses}{url} until interrupted")
+        if notices:
+            say(notices)
     sys.stdout.flush()

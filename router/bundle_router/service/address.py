@@ -42,6 +42,7 @@ class OwnNames:
 
 
 _HOST: Final = re.compile(rb"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+?)\.?(?::(?P<port>[0-9]{1,5}))?")
+_PORT: Final = re.compile(r":[0-9]+\Z")
 _DEFAULT_PORTS: Final = {"http": b"80", "https": b"443"}
 
 
@@ -90,7 +91,9 @@ class ServiceAddress:
     port: int = 0
     """The port; 0: any free one."""
     names: tuple[str, ...] = ()
-    """Further names of the service, as in a URL (`router.example`, `router.example:8443`)."""
+    """Further names of the service, as in a URL (`router.example`, `router.example:8443`); without
+    a port: with the default ports and its own.
+    """
     certificate: str | None = None
     """The file of the TLS certificate; None: the service speaks no TLS itself."""
     private_key: str | None = None
@@ -152,7 +155,10 @@ class ServiceAddress:
         listed = [f"{name}:{port}" for name in ("127.0.0.1", "localhost")]
         if self.host not in (LOOPBACK, "0.0.0.0", "::"):  # noqa: S104 - compared, not bound
             listed.append(f"{_in_url(self.host)}:{port}")
-        listed += self.names
+        for name in self.names:
+            listed.append(name)
+            if _PORT.search(name) is None:
+                listed.append(f"{name}:{port}")
         if self.without_tls:
             schemes: tuple[str, ...] = ("http", "https")
         elif self.has_tls:

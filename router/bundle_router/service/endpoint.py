@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from bundle_router.errors import NotInstalled
 from bundle_router.service.address import ServiceAddress
-from bundle_router.service.gate import ROOT, Admission, path_of
+from bundle_router.service.gate import ROOT, SIGN_IN, Admission, path_of
 from bundle_router.service.http import application
 from bundle_router.service.keys import Keys, new_key, run_tag
 from bundle_router.service.mcp.mount import mcp_routes
 from bundle_router.service.mcp.served_runs import ServedRuns
 from bundle_router.service.requests import RequestBounds, Requests
+from bundle_router.service.sign_in_codes import SignInCodes
 from bundle_router.service.tokens import AccessTokens
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Endpoint:
     'http://127.0.0.1:.../mcp/runs/r-42'
     """
 
-    __slots__ = ("_access", "_keys", "base", "key", "port")
+    __slots__ = ("_access", "_keys", "base", "codes", "key", "port")
 
     def __init__(
         self, keys: Keys, address: ServiceAddress, port: int, access: EndpointAccess
@@ -55,6 +56,8 @@ class Endpoint:
         self.port = port
         self.base = address.base(port)
         """The URL that all its paths are under."""
+        self.codes = SignInCodes()
+        """The unused codes of `sign_in_url`."""
         self._keys = keys
         self._access = access
 
@@ -66,6 +69,13 @@ class Endpoint:
         open (for agents of branches, each with its own). None: the token's own run.
         """
         return f"{self.base}{path_of(run_id, decision) if run_id is not None else ROOT}"
+
+    def sign_in_url(self) -> str:
+        """Return a new URL that signs one browser in at the pages, as the service's own token does.
+
+        It works once, for ten minutes, while this endpoint runs, and only where pages are served.
+        """
+        return f"{self.base}{SIGN_IN.decode()}?code={self.codes.new()}"
 
     def token(self, run_id: str, decision: str | None = None) -> str:
         """Return the bearer token that opens only this run, to pass to its agent.

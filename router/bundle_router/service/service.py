@@ -148,7 +148,10 @@ async def serve(
             from bundle_router.service.sign_in import PATH, BrowserSessions
 
             browsers = BrowserSessions(
-                keys, endpoint.port, secure=endpoint.base.startswith("https:")
+                keys,
+                endpoint.codes,
+                endpoint.port,
+                secure=endpoint.base.startswith("https:"),
             )
             routes += [
                 *browsers.routes(),

@@ -1,10 +1,14 @@
-"""Signing in with a browser: a token is typed once, then a cookie stands for it.
+"""Signing in with a browser: a token is typed once, or a link is followed, then a cookie stands for
+it.
 
 Rules:
 1. The cookie is not a token: it names a session of this process, which ends with the process, after
    `SESSION_S`, or with its token (expired, or taken out of the file). No script can read it, and no
    other site's page can send it.
 2. It is valid for pages only, never below `/v1` or `/mcp`: a program sends its token.
+3. A link holds a code that is used once (`sign_in_codes`), and stands for the service's own token.
+   It is used up by a browser that goes there alone: not by HEAD, and not by a browser that looks
+   ahead. Its answer leads to an address without the code, which it tells no other page.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from bundle_router.service.gate import SIGN_IN, Headers, cookie_of, is_misplaced
 from bundle_router.service.keys import Caller, Keys
 from bundle_router.service.pages.queries import fields_of, first
 from bundle_router.service.refusals import Refusal, refusal_of
+from bundle_router.service.sign_in_codes import SignInCodes
 
 PATH: Final = SIGN_IN.decode()
 SESSION_S: Final = 12 * 3600.0
@@ -46,6 +51,7 @@ _POLICY: Final = {
         "frame-ancestors 'none'; base-uri 'none'"
     ),
     "cache-control": "no-store",
+    "referrer-policy": "strict-origin",
 }
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
 <title>Bundle Router: sign in</title>
@@ -53,20 +59,25 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
 <main><h1>Bundle Router</h1><form method="post" action="/sign-in">{back}<p><label>Token<br>
 <input name="token" type="password" autocomplete="current-password" required autofocus></label></p>
 <p><button>Sign in</button></p></form><p role="alert">{notice}</p>
-<p>A token is printed by <code>bundle-router serve</code>,
-or made by <code>bundle-router token NAME --tokens FILE --scope review</code>
+<p>A token, and a link that signs in once, are printed by <code>bundle-router serve</code>;
+a token is made by <code>bundle-router token NAME --tokens FILE --scope review</code>
 for the FILE that <code>serve --tokens FILE</code> reads.</p></main></html>"""
 _NO_TOKEN: Final = Refusal(401, "unauthorized", "That is no token of this service.")
+_USED: Final = "This link was used already, or is too old. Sign in with a token."
+_LOOK_AHEAD: Final = ("sec-purpose", "purpose", "x-purpose", "x-moz")
+"""Headers by which a browser says that nobody went to the address yet."""
 
 
 class BrowserSessions:
     """The sessions of browsers.
 
-    `port` tells the cookies of several services on one machine apart.
+    `port` tells the cookies of several services on one machine apart; `codes` are those of its
+    links.
     """
 
-    def __init__(self, keys: Keys, port: int, *, secure: bool) -> None:
+    def __init__(self, keys: Keys, codes: SignInCodes, port: int, *, secure: bool) -> None:
         self._keys = keys
+        self._codes = codes
         self._secure = secure
         self._cookie = f"bundle_router_{port}"
         self._cookie_bytes = self._cookie.encode()
@@ -99,7 +110,15 @@ class BrowserSessions:
             query = fields_of(request.scope["query_string"].decode("latin-1"), MAX_FIELDS)
         except RequestError as error:
             return _form("", notice=error.message, status=413)
-        return _form(first(query, "to"))
+        code = first(query, "code")
+        if not code or request.method == "HEAD":
+            return _form(first(query, "to"))
+        if any(name in request.headers for name in _LOOK_AHEAD):
+            # The browser throws this away, and asks again when somebody goes there.
+            return Response(status_code=503, headers=_POLICY)
+        if not self._codes.redeem(code):
+            return _form("", notice=_USED, status=401)
+        return self._signed_in(_digest(self._keys.key), "/")
 
     async def _begin(self, request: Request) -> Response:
         try:
@@ -115,11 +134,15 @@ class BrowserSessions:
                 notice=f"{refusal.sentence} {refusal.advice}",
                 status=refusal.status,
             )
+        return self._signed_in(token, _place(first(form, "to")))
+
+    def _signed_in(self, token: bytes, place: str) -> Response:
+        """Begin a session of a token, by its digest, and lead its browser on to a page."""
         name = secrets.token_urlsafe(32)
         while len(self._sessions) >= MAX_SESSIONS:
             self._sessions.popitem(last=False)
         self._sessions[_digest(name)] = (token, time.monotonic() + SESSION_S)
-        answer = RedirectResponse(_place(first(form, "to")), 303, _POLICY)
+        answer = RedirectResponse(place, 303, _POLICY)
         answer.set_cookie(
             self._cookie, name, httponly=True, samesite="strict", secure=self._secure, path="/"
         )
