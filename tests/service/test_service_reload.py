@@ -230,8 +230,12 @@ def test_the_token_stays_redacted_after_an_edit(site: Any) -> None:
     site.serve_all(work, key="a-key-that-an-operator-chose-and-nothing-else")
 
 
-def test_the_models_library_is_loaded_before_anybody_asks(
-    site: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("settings", "models"),
+    [("", ()), ('[model]\nnames = ["openai/scripted"]\n', ("openai/scripted",))],
+)
+def test_what_the_first_step_and_call_need_is_loaded_before_anybody_asks(
+    settings: str, models: tuple[str, ...], site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = asyncio.Event()
 
@@ -240,8 +244,8 @@ def test_the_models_library_is_loaded_before_anybody_asks(
         return True
 
     async def work(router: Any, _endpoint: Any) -> None:
-        assert router.catalog.settings.model.names == ("openai/scripted",)
+        assert router.catalog.settings.model.names == models
         await loaded.wait()
 
     monkeypatch.setattr("bundle_router.wiring.Router.warm_up", warm_up)
-    site.serve_all(work, '[model]\nnames = ["openai/scripted"]\n')
+    site.serve_all(work, settings)

@@ -70,7 +70,7 @@ class ConfigWatch:
         while True:
             try:
                 catalog = self._router.catalog
-                if catalog.settings.model.names and catalog.revision != warmed:
+                if catalog.revision != warmed:
                     warmed = catalog.revision
                     await self._router.warm_up()
                 await asyncio.sleep(LOOK_S)
