@@ -222,6 +222,30 @@ def test_overviews_count_the_chosen_runs_alone(index: RunIndex) -> None:
     assert every.by_day[0][:2] == ("2026-01-01", 3)
 
 
+def test_an_overview_of_many_records_counts_the_newest_runs_and_totals_all(index: RunIndex) -> None:
+    bounded = index.stats(RunQuery(since="2026-01-01"), most_records=3)
+    assert (bounded.runs, bounded.counted_runs, bounded.calls) == (3, 1, 4)
+    assert [(row.name, row.count) for row in bounded.tables["calls by tool"]] == [
+        ("s.other", 1),
+        ("s.read", 1),
+    ]
+    assert [hour.time for hour in bounded.over_time] == ["2026-01-01T03"]
+    assert [row.name for row in bounded.tables["slowest calls"]] == ["r-3/2", "r-3/3"]
+    assert index.stats(RunQuery(), most_records=3).counted_runs == 3, "which costs no reading"
+    assert index.stats(RunQuery(since="2026-01-01"), most_records=100).counted_runs == 3
+
+
+def test_facets_of_many_runs_count_the_newest_of_them(
+    index: RunIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bundle_router.adapters.index.run_index.FACET_RUNS", 2)
+    page = index.runs(RunQuery(since="2026-01-01"))
+    assert page.total == 3
+    counts = [(count.value, count.runs) for count in page.facets["workflow"]]
+    assert counts == [("bugfix", 1), ("feature", 1)]
+    assert [count.runs for count in index.runs(RunQuery()).facets["workflow"]] == [2, 1]
+
+
 def test_what_a_result_says_is_found_with_the_record_that_says_it() -> None:
     catalog = small_catalog(
         {"notes": ["s.read", "s.write"]}, routes=[Route("r", bundles=("notes",))]

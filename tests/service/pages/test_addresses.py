@@ -701,6 +701,33 @@ def test_every_link_of_the_overview_leads_to_what_it_counts(tmp_path: Path) -> N
             assert client.get(f"{path}.json?{query}").json().get("total", 1) > 0, link
 
 
+def test_an_overview_of_many_runs_says_how_many_it_counts_and_leads_to_all(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = client.get("/index.json?workflow=feature").json()
+    assert exact["counted_runs"] == exact["runs"] > 5
+    assert "are about the newest" not in client.get("/?workflow=feature").text
+
+    monkeypatch.setattr("bundle_router.service.pages.views.OVERVIEW_RECORDS", 40)
+    bounded = client.get("/index.json?workflow=feature").json()
+    assert 0 < bounded["counted_runs"] < bounded["runs"] == exact["runs"]
+    page = client.get("/?workflow=feature").text
+    assert f"are about the newest {bounded['counted_runs']}." in page
+    (link,) = re.findall(r'<a href="([^"]+)">Count all of them', page)
+    everything = client.get(html.unescape(link).replace("/?", "/index.json?")).json()
+    assert everything["tables"] == exact["tables"]
+    assert bounded["tables"] != exact["tables"]
+
+
+def test_a_list_of_many_runs_says_which_of_them_its_filters_count(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bundle_router.service.pages.views.FACET_RUNS", 5)
+    words = "count the newest 5 of these runs"
+    assert words in client.get("/runs?workflow=feature").text
+    assert words not in client.get("/runs").text
+
+
 @pytest.mark.parametrize("days", [1, 14], ids=["by hour", "by day"])
 def test_every_bar_of_a_chart_leads_to_the_records_that_it_counts(
     tmp_path: Path, days: int

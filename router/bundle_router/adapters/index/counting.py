@@ -26,18 +26,14 @@ that were inside a text or a resource.
 """
 
 
-_SEARCH: Final = "tool = 'search_tools' and server = 'router'"
-SEARCHES_BY_STEP: Final = (
-    f"select run_id, decision_seq, count(*) as searches from {PREFIX}calls where {_SEARCH}"
-    " group by run_id, decision_seq"
-)
-"""SQL: the searches for tools of each step that has any."""
+SEARCH_CALL: Final = "tool = 'search_tools' and server = 'router'"
+"""A call by which an agent searched for tools."""
 
 
 def searched_steps_sql(run_id: str) -> str:
     """Return the SQL of a run's number of steps in which its agent searched for tools."""
     return (
-        f"(select count(distinct decision_seq) from {PREFIX}calls where {_SEARCH}"
+        f"(select count(distinct decision_seq) from {PREFIX}calls where {SEARCH_CALL}"
         f" and {PREFIX}calls.run_id = {run_id})"
     )
 
@@ -97,7 +93,7 @@ _COUNTS: Final = (
         found.last > {PREFIX}runs.ended
         then found.last else {PREFIX}runs.ended end from (select run_id, count(*) as calls,
         {_sum("outcome = 'denied'")} as denied, {_sum(f"outcome in {FAILED}")} as failed,
-        {_sum(_SEARCH)} as searches, coalesce(sum(c.result_tokens), 0) as tokens,
+        {_sum(SEARCH_CALL)} as searches, coalesce(sum(c.result_tokens), 0) as tokens,
         {_sum(UNCOUNTED)} as uncounted,
         max(time) as last from {PREFIX}calls c where run_id in {CHANGED} group by run_id) as found
         where found.run_id = {PREFIX}runs.run_id""",

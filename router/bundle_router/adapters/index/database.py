@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.engine.reflection import Inspector
 
-MEANING: Final = 6
+MEANING: Final = 7
 """What the columns mean. Raise it when the same columns come to hold something else; what the
 tables look like is in the version anyway (`version_of`).
 """

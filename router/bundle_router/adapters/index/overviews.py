@@ -1,29 +1,30 @@
 """Totals over many runs: the tables behind `runs stats` and the overview page, and lists of steps
 and of calls across runs.
 
-Over all runs, the tables are the sums that `totals` keeps; over some, the same sums are computed.
+Over all runs, the tables are the sums that `totals` keeps; over some, the same sums are computed,
+if asked so over the newest of them alone.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from bundle_router.adapters.index.counting import FAILED
 from bundle_router.adapters.index.database import PREFIX
 from bundle_router.adapters.index.totals import (
-    CALLS,
     HOUR_SUMS,
-    HOURS,
     KEPT_IF,
     MEANS,
     PRINCIPAL,
-    SUMS,
     TABLES,
     TOOL,
     TOTALS,
-    filled,
+    hours_of,
+    sums_of,
 )
 from bundle_router.core.records.read_model import SEARCHED, Period, RecordQuery, Stats, Tally
 
@@ -48,9 +49,9 @@ _SEARCHING_ALWAYS: Final = (
 _SLOWEST: Final = (
     "select c.run_id || '/' || c.seq as name, 1 as n, c.elapsed_ms as amount, "
     + TOOL
-    + " as detail "
-    + CALLS
-    + " and c.elapsed_ms is not null order by c.elapsed_ms desc, c.run_id, c.seq limit :rows"
+    + " as detail from {p}calls c join {p}runs r on r.run_id = c.run_id where {where}"
+    " and c.kind = 'call' and c.elapsed_ms is not null"
+    " order by c.elapsed_ms desc, c.run_id, c.seq limit :rows"
 )
 _MOST_RESULTS: Final = (
     "select r.run_id as name, r.result_tokens as n, r.calls as amount from {p}runs r where {where}"
@@ -64,26 +65,33 @@ _RECORDS: Final = {
 """Tables of single runs or calls, which no sum holds."""
 
 
-def table(ask: Ask, where: str, name: str) -> tuple[Tally, ...]:
-    """Return one table over the runs that the condition selects, the highest counts first."""
-    if name in _RECORDS:
-        rows = ask(filled(_RECORDS[name], where), rows=ROWS)
-    else:
-        limit = CELLS if name == "role × bundle" else ROWS
-        rows = ask(_ordered(where, name), measure=name, rows=limit)
-    return tuple(_tally(name, row) for row in rows)
-
-
-def _ordered(where: str, name: str) -> str:
-    """Return the statement of a table's rows in their order."""
+def sums_tables(ask: Ask, where: str, names: Iterable[str]) -> dict[str, tuple[Tally, ...]]:
+    """Return tables of sums over the runs that the condition selects, by name, the highest counts
+    first.
+    """
+    wanted = list(names)
     if where == EVERY:
-        source = f"{PREFIX}totals where measure = :measure and"
+        listed = ", ".join(f"'{name}'" for name in wanted)
+        source = f"select * from {PREFIX}totals where measure in ({listed})"
     else:
-        source = f"({filled(SUMS[name], where)}) where :measure <> '' and"
-    return (
-        f"select name, detail, n, amount, extra from {source} {KEPT_IF.get(name, 'true')}"
-        " order by n desc, name, detail limit :rows"
+        source = sums_of(wanted, where)
+    kept = "".join(
+        f" and (measure <> '{name}' or {condition})" for name, condition in KEPT_IF.items()
     )
+    rows = ask(
+        "select * from (select *, row_number() over (partition by measure order by n desc, name,"
+        f" detail) as place from ({source}) where true{kept}) where place <= case measure when"
+        f" 'role × bundle' then {CELLS} else {ROWS} end order by measure, place"
+    )
+    tables: dict[str, list[Tally]] = {name: [] for name in wanted}
+    for row in rows:
+        tables[row["measure"]].append(_tally(row["measure"], row))
+    return {name: tuple(tallies) for name, tallies in tables.items()}
+
+
+def _record_table(ask: Ask, where: str, name: str) -> tuple[Tally, ...]:
+    statement = _RECORDS[name].replace("{p}", PREFIX).replace("{where}", where)
+    return tuple(_tally(name, row) for row in ask(statement, rows=ROWS))
 
 
 def _tally(name: str, row: Mapping[str, Any]) -> Tally:
@@ -99,15 +107,31 @@ def _tally(name: str, row: Mapping[str, Any]) -> Tally:
     return Tally(title, row["n"], amount, detail)
 
 
-def stats(ask: Ask, where: str) -> Stats:
-    """Return the totals of the runs that the condition selects."""
+def stats(ask: Ask, where: str, most_records: int | None = None) -> Stats:
+    """Return the totals of the runs that the condition selects.
+
+    Of some runs, the tables and the course over time read at most about `most_records` decisions
+    and calls (default: all): those of the newest runs.
+    """
     totals = _totals(ask, where)
-    by_source = _sums_over_time(ask, where, DAY)
-    days = _periods(by_source)
-    tables = {name: table(ask, where, name) for name in (*TABLES, *_RECORDS)}
-    tables["source × day"] = _sources_by_day(by_source)
+    runs = counted_runs = int(totals["runs"])
+    records = totals["decisions"] + totals["calls"]
+    if most_records is not None and where != EVERY and records > most_records:
+        counted_runs = max(1, int(runs * most_records / records))
+        ask, where = newest_alone(ask, where, counted_runs)
+    by_time = _sums_over_time(ask, where)
+    by_source = _summed(by_time, lambda row: (row["time"][:DAY], row["source"]))
+    days = _periods(by_time, DAY)
+    tables = sums_tables(ask, where, TABLES)
+    tables |= {name: _record_table(ask, where, name) for name in _RECORDS}
+    tables["source × day"] = tuple(
+        Tally(f"{day}\n{source}", sums["decisions"])
+        for (day, source), sums in by_source.items()
+        if sums["decisions"]
+    )
     return Stats(
-        runs=int(totals["runs"]),
+        runs=runs,
+        counted_runs=counted_runs,
         decisions=int(totals["decisions"]),
         calls=int(totals["calls"]),
         tokens=int(totals["tokens"]),
@@ -121,7 +145,7 @@ def stats(ask: Ask, where: str) -> Stats:
         by_day=tuple(
             (day.time, day.decisions, day.tokens, day.all_tokens) for day in days if day.decisions
         ),
-        over_time=tuple(days if len(days) > 1 else _periods(_sums_over_time(ask, where, HOUR))),
+        over_time=tuple(_periods(by_time, HOUR)),
         tables=tables,
     )
 
@@ -130,43 +154,53 @@ def _totals(ask: Ask, where: str) -> dict[str, float]:
     if where == EVERY:
         rows = ask(f"select name, n, amount from {PREFIX}totals where measure = '{TOTALS}'")
     else:
-        rows = ask(filled(SUMS[TOTALS], where))
+        rows = ask(sums_of([TOTALS], where))
     return defaultdict(float, {row["name"]: row["n"] or row["amount"] or 0.0 for row in rows})
 
 
-def _sums_over_time(ask: Ask, where: str, length: int) -> list[dict[str, Any]]:
-    """Return the sums of the last days, by the first `length` characters of their hour and by
-    source, in order.
+def newest_alone(ask: Ask, where: str, limit: int) -> tuple[Ask, str]:
+    """Return the condition that selects the newest of the selected runs alone, with its values
+    bound.
     """
-    if where == EVERY:
-        source = f"select * from {PREFIX}hours"
-    else:
-        source = " union all ".join(filled(statement, where) for statement in HOURS)
+    rows = ask(
+        f"select r.run_id from {PREFIX}runs r where {where} order by r.began desc, r.run_id"
+        " limit :limit",
+        limit=limit,
+    )
+    newest = json.dumps([row["run_id"] for row in rows])
+    return partial(ask, newest=newest), "r.run_id in (select value from json_each(:newest))"
+
+
+def _sums_over_time(ask: Ask, where: str) -> list[dict[str, Any]]:
+    """Return the sums of the last days by source, in order; of the hours, where there is one
+    day.
+    """
+    source = f"select * from {PREFIX}hours" if where == EVERY else hours_of(where)
     sums = ", ".join(f"sum({name}) as {name}" for name in HOUR_SUMS)
     return ask(
-        f"with found as ({source}) select substr(hour, 1, {length}) as time, source, {sums} from"
-        " found where hour >= (select min(day) from (select distinct"
-        f" substr(hour, 1, {DAY}) as day from found order by day desc limit {DAYS}))"
-        " group by 1, 2 order by 1, 2"
+        f"with found as materialized ({source}), days as (select distinct substr(hour, 1, {DAY}) as"
+        f" day from found order by day desc limit {DAYS}) select substr(hour, 1, case (select"
+        f" count(*) from days) when 1 then {HOUR} else {DAY} end) as time, source, {sums} from"
+        " found where hour >= (select min(day) from days) group by 1, 2 order by 1, 2"
     )
 
 
-def _periods(by_source: list[dict[str, Any]]) -> list[Period]:
-    """Return the sums of each day or hour, over all sources."""
-    sums: dict[str, dict[str, Any]] = {}
-    for row in by_source:
-        period = sums.setdefault(row["time"], dict.fromkeys(HOUR_SUMS, 0))
-        for name in HOUR_SUMS:
-            period[name] += row[name]
+def _periods(by_time: list[dict[str, Any]], length: int) -> list[Period]:
+    """Return the sums over all sources by the first `length` characters of their time."""
+    sums = _summed(by_time, lambda row: row["time"][:length])
     return [Period(time.replace(" ", "T"), **period) for time, period in sums.items()]
 
 
-def _sources_by_day(by_source: list[dict[str, Any]]) -> tuple[Tally, ...]:
-    return tuple(
-        Tally(f"{row['time']}\n{row['source']}", row["decisions"])
-        for row in by_source
-        if row["decisions"]
-    )
+def _summed(
+    rows: list[dict[str, Any]], key: Callable[[dict[str, Any]], Any]
+) -> dict[Any, dict[str, Any]]:
+    """Return the sums of the rows that have one key, in the order of the first."""
+    sums: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        of_key = sums.setdefault(key(row), dict.fromkeys(HOUR_SUMS, 0))
+        for name in HOUR_SUMS:
+            of_key[name] += row[name]
+    return sums
 
 
 # --- lists of steps and of calls ------------------------------------------------------------------

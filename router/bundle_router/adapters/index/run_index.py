@@ -38,11 +38,19 @@ from bundle_router.adapters.index.filling import (
     refresh,
 )
 from bundle_router.adapters.index.index_file import IndexFile, version_in
-from bundle_router.adapters.index.overviews import EVERY, record_rows, stats, table
-from bundle_router.adapters.index.totals import CUT, FACETS, SUMS, TOOL, filled
+from bundle_router.adapters.index.overviews import (
+    EVERY,
+    Ask,
+    newest_alone,
+    record_rows,
+    stats,
+    sums_tables,
+)
+from bundle_router.adapters.index.totals import CUT, FACETS, TOOL, sums_of
 from bundle_router.core.catalog.step_address import PARTS, address_from_json
 from bundle_router.core.records.outline import MARKS
 from bundle_router.core.records.read_model import (
+    FACET_RUNS,
     NOBODY,
     ArtifactUse,
     Facet,
@@ -272,28 +280,9 @@ class RunIndex:
             (total,) = self._rows(
                 connection, f"select count(*) as n from {PREFIX}runs r where {condition}", **bound
             )
-            facet_counts = self._facets(connection, condition, bound) if facets else {}
+            ask = partial(self._rows, connection, **bound)
+            facet_counts = _facets(ask, condition, total["n"]) if facets else {}
         return RunPage(tuple(run_of(row) for row in rows), total["n"], facet_counts)
-
-    def _facets(
-        self, connection: sqlite3.Connection, where: str, bound: Mapping[str, Any]
-    ) -> dict[Facet, tuple[FacetCount, ...]]:
-        if where == EVERY:
-            counts = f"select * from {PREFIX}totals where measure = '{FACETS}'"
-        else:
-            counts = filled(SUMS[FACETS], where)
-        rows = self._rows(
-            connection,
-            "select detail as facet, name as value, n from (select detail, name, n, row_number()"
-            f" over (partition by detail order by n desc, name) as place from ({counts})) where"
-            " place <= :values order by detail, n desc, name",
-            **bound,
-            values=VALUES_SHOWN,
-        )
-        by_facet: dict[Facet, list[FacetCount]] = {}
-        for row in rows:
-            by_facet.setdefault(row["facet"], []).append(FacetCount(row["value"], row["n"]))
-        return {facet: tuple(values) for facet, values in by_facet.items()}
 
     def run(self, run_id: str) -> RunRow:
         """Return one run. Raises UnknownRun."""
@@ -565,7 +554,7 @@ class RunIndex:
         are searched.
         """
         with self._file.reading() as connection:
-            sums = table(partial(self._rows, connection), EVERY, CUT)
+            sums = sums_tables(partial(self._rows, connection), EVERY, [CUT])[CUT]
         return (sums[0].count, int(sums[0].amount)) if sums else (0, 0)
 
     def artifact(self, digest: str, *, limit: int = 200) -> list[ArtifactUse]:
@@ -616,16 +605,44 @@ class RunIndex:
             rows, total = record_rows(ask, condition, query)
         return [{**row, "time": iso_time(row["time"])} for row in rows], total
 
-    def stats(self, query: RunQuery) -> Stats:
-        """Return the totals of the matching runs."""
+    def stats(self, query: RunQuery, most_records: int | None = None) -> Stats:
+        """Return the totals of the matching runs.
+
+        Of a query that leaves runs out, the tables and the course over time read at most about
+        `most_records` decisions and calls, those of the newest runs (default: all); `counted_runs`
+        says of how many.
+        """
         condition, bound = conditions(query)
         with self._file.reading() as connection:  # so that all queries see one state of the index
-            return stats(partial(self._rows, connection, **bound), condition)
+            return stats(partial(self._rows, connection, **bound), condition, most_records)
 
     def table(self, name: str) -> Mapping[str, Tally]:
         """Return one table of `stats` over all runs, by its rows' names."""
         with self._file.reading() as connection:
-            return {row.name: row for row in table(partial(self._rows, connection), EVERY, name)}
+            tables = sums_tables(partial(self._rows, connection), EVERY, [name])
+        return {row.name: row for row in tables[name]}
+
+
+def _facets(ask: Ask, where: str, runs: int) -> dict[Facet, tuple[FacetCount, ...]]:
+    """Return the most frequent values of each facet, of the `FACET_RUNS` newest of the selected
+    runs.
+    """
+    if where == EVERY:
+        counts = f"select * from {PREFIX}totals where measure = '{FACETS}'"
+    else:
+        if runs > FACET_RUNS:
+            ask, where = newest_alone(ask, where, FACET_RUNS)
+        counts = sums_of([FACETS], where)
+    rows = ask(
+        "select detail as facet, name as value, n from (select detail, name, n, row_number()"
+        f" over (partition by detail order by n desc, name) as place from ({counts})) where"
+        " place <= :values order by detail, n desc, name",
+        values=VALUES_SHOWN,
+    )
+    by_facet: dict[Facet, list[FacetCount]] = {}
+    for row in rows:
+        by_facet.setdefault(row["facet"], []).append(FacetCount(row["value"], row["n"]))
+    return {facet: tuple(values) for facet, values in by_facet.items()}
 
 
 def conditions(query: RunQuery) -> tuple[str, dict[str, Any]]:

@@ -32,6 +32,8 @@ FACETS: Final[tuple[Facet, ...]] = get_args(Facet)
 `bundle`: was shown; `tool`: was called, or asked for; `missing`: asked for, and unknown or not
 shown; `code`: why a call was refused; `reason`: why a step was degraded; `mark`: see `MARKS`.
 """
+FACET_RUNS: Final = 5_000
+"""Of more runs that a query selects, the facets count the newest of these alone."""
 NOBODY: Final = "(nobody named)"
 """The principal, in tables and as a facet, of runs whose steps named none."""
 SEARCHED: Final = "searched steps"
@@ -221,7 +223,9 @@ class FacetCount:
 
 @dataclass(frozen=True, slots=True)
 class RunPage:
-    """A page of the runs that were asked for, their total number, and their facets."""
+    """A page of the runs that were asked for, their total number, and their facets: of a query that
+    leaves runs out, those of the newest `FACET_RUNS` of them.
+    """
 
     runs: tuple[RunRow, ...]
     total: int
@@ -307,6 +311,10 @@ class Stats:
     """The overviews of the chosen runs, as tables."""
 
     runs: int
+    counted_runs: int
+    """How many of the runs, the newest, `tables`, `by_day` and `over_time` are about. The other
+    figures are those of all.
+    """
     decisions: int
     calls: int
     tokens: int
