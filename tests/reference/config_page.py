@@ -37,6 +37,10 @@ def _section(
     whole: Mapping[str, Any], key: str, node: Mapping[str, Any], within: str
 ) -> Iterator[str]:
     """Yield the heading and the rows of a table, then those of the tables inside it."""
+    if _inner(node) is None:  # its keys are the user's own, and their values are words
+        values = _type(_values(node) or {})
+        yield f"### `[{key}]`\n\n{node['description']}\n\nEach key is a name, its value {values}.\n\n"
+        return
     path, many, declared = _table(whole, key, node, within)
     heading = f"[[{path}]]" if many else f"[{path}]"
     yield f"### `{heading}`\n\n{node['description']}\n\n"

@@ -3,8 +3,8 @@
 Rules:
 1. All edits applied to the old catalog give the new one, by revision; none give the old one.
 2. An edit is of one entry: a server with its pinned cards, a bundle, a route, a policy, a setting,
-   a table of local limits, a skill. Rows are identified by their names. The order of routes is a
-   separate edit.
+   a table of local limits, a skill, a declared taint. Rows are identified by their names. The
+   order of routes is a separate edit.
 3. An edit carries the differences that only follow from it: of a bundle that is composed of an
    edited one, or holds tools of an edited server, and differs in nothing else.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Route, Settings
 
 EditedTable = Literal[
-    "server", "bundle", "route", "policy", "setting", "local", "skill", "order of routes"
+    "server", "bundle", "route", "policy", "setting", "local", "skill", "taint", "order of routes"
 ]
 Change = Literal["added", "removed", "changed"]
 
@@ -94,6 +94,7 @@ def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
     edits += [ConfigEdit("setting", n, c) for n, c in _entries(old_leaves, new_leaves)]
     edits += [ConfigEdit("local", n, c) for n, c in _entries(dict(old.local), dict(new.local))]
     edits += [ConfigEdit("skill", n, c) for n, c in _entries(old.skills, new.skills)]
+    edits += [ConfigEdit("taint", n, c) for n, c in _entries(dict(old.taints), dict(new.taints))]
     return tuple(edits)
 
 
@@ -108,6 +109,7 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
     cards = {name: card for name, card in old.cards.items() if card.server not in servers}
     cards |= {name: card for name, card in new.cards.items() if card.server in servers}
     local = {name: getattr(new.local, name) for name in touched.get("local", ())}
+    taints = _merge(dict(old.taints), dict(new.taints), touched.get("taint", ()))
     policies = _merge(rows_named(old.policies), rows_named(new.policies), touched.get("policy", ()))
     return Catalog(
         servers=_merge(old.servers, new.servers, servers),
@@ -118,6 +120,7 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
         local=old.local.model_copy(update=local),
         cards=cards,
         skills=_merge(old.skills, new.skills, touched.get("skill", ())),
+        taints=tuple(sorted(taints.items())),
     )
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from bundle_router.core.catalog import Bundle, Catalog, Policy, Server
+from bundle_router import load_catalog
+from bundle_router.core.catalog import Bundle, Catalog, Policy, Server, TaintStatement
 from bundle_router.core.catalog.config_tables import Condition
 from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
 from bundle_router.core.decide.conditions import (
@@ -17,7 +18,7 @@ from bundle_router.core.decide.conditions import (
     evaluate_all,
 )
 from bundle_router.core.decide.policy import checks, constituents, verdict
-from bundle_router.core.values import Address, Drift, Facts, Grant
+from bundle_router.core.values import Address, Drift, Facts, Grant, Trust
 from bundle_router.core.values.patterns import Targets, covers, is_glob, is_selected, matches
 from bundle_router.testing import small_catalog
 
@@ -365,3 +366,91 @@ def test_a_condition_that_can_not_be_meant_is_refused(
 ) -> None:
     fault = condition_fault(condition)
     assert fault is None if words is None else words in (fault or "")
+
+
+# --- where arguments go ---------------------------------------------------------------------------
+
+
+def of_network(id_: str, *tools: str, parts: tuple[str, ...] = ()) -> Bundle:
+    """Return a bundle with the effect `network`."""
+    return Bundle(id_, "x", tools, servers=("gh",), effects=("read", "network"), bundles=parts)
+
+
+def stated(*rows: TaintStatement, trust: Trust = "trusted") -> Server:
+    """Return the server with these statements."""
+    return Server("gh", "streamable-http", trust, url="https://x.example", taints=rows)
+
+
+@pytest.mark.parametrize(
+    ("server", "returns", "sends"),
+    [
+        (stated(trust="untrusted"), {"untrusted"}, {"outside"}),
+        (stated(), set(), set()),
+        (stated(TaintStatement(returns=("private",))), {"private"}, set()),
+        (stated(TaintStatement(returns=()), trust="untrusted"), set(), {"outside"}),
+        (stated(TaintStatement(sends=()), trust="untrusted"), {"untrusted"}, set()),
+        (stated(TaintStatement(("put",), sends=()), trust="untrusted"), {"untrusted"}, {"outside"}),
+        (
+            stated(TaintStatement(("ge*",), ("private",)), TaintStatement(("get",), ("secret",))),
+            {"private", "secret"},
+            set(),
+        ),
+    ],
+)
+def test_what_is_stated_of_a_tool_replaces_what_is_inferred_of_that_alone(
+    server: Server, returns: set[str], sends: set[str]
+) -> None:
+    statements = catalog(server=server).statements
+    assert ({*statements.returns("gh.get")}, {*statements.sends("gh.get")}) == (returns, sends)
+
+
+def test_the_tools_that_a_bundle_of_the_network_names_itself_send_outside() -> None:
+    net = of_network("net", "gh.fetch", "gh.get", parts=("hub",))
+    statements = catalog(server=stated(), net=net).statements
+    assert statements.sends("gh.fetch") == {"outside"}
+    assert statements.sends("gh.get") == set()  # `hub` names it, and has no network
+
+
+def test_of_a_glob_everything_is_taken_that_may_hold_of_one_of_its_tools() -> None:
+    rows = (TaintStatement(("get_secret",), ("private",), ("outside",)),)
+    statements = catalog(server=stated(*rows)).statements
+    assert statements.returns("gh.get_*") == {"private"}
+    assert statements.sends("gh.get_*") == {"outside"}
+    assert statements.returns("gh.get_other") == set()
+
+
+def test_a_denied_sink_takes_out_the_tools_that_send_there_whichever_bundle_holds_them() -> None:
+    policies = (ALL, Policy("nothing leaves", deny=("sends:out*",)))
+    both = Bundle("both", "x", ("gh.get", "gh.put"), servers=("gh",), effects=("read",))
+    server = stated(TaintStatement(("put",), sends=("outside",)))
+    found = judged(catalog(*policies, server=server, both=both), "both")
+    assert found.tools == ("gh.get",)
+    assert [(row.tool, row.code, row.detail) for row in found.refused] == [
+        ("gh.put", "policy_denied", "policy 'nothing leaves' denies 'sends:out*'")
+    ]
+
+
+def test_an_allowed_sink_allows_the_tools_that_send_there_and_no_glob() -> None:
+    policy = Policy("only what leaves", allow=("sends:outside",))
+    both = Bundle(
+        "both", "x", ("gh.get", "gh.put"), patterns=("gh.*",), servers=("gh",), effects=("read",)
+    )
+    server = stated(TaintStatement(("put",), sends=("outside",)))
+    found = judged(catalog(policy, server=server, both=both), "both")
+    assert (found.tools, found.patterns) == (("gh.put",), ())
+    assert {row.code for row in found.refused} == {"not_allowed"}
+
+
+def test_the_shipped_docs_return_what_strangers_wrote_and_send_nowhere() -> None:
+    shipped = load_catalog(None)
+    names = ("docs.fetch", "repo.read_file", "workspace.exec", "github.issue_read")
+    said = {
+        name: (sorted(shipped.statements.returns(name)), sorted(shipped.statements.sends(name)))
+        for name in names
+    }
+    assert said == {
+        "docs.fetch": (["untrusted"], []),
+        "repo.read_file": ([], []),
+        "workspace.exec": ([], []),
+        "github.issue_read": (["untrusted"], ["outside"]),
+    }

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from bundle_router.core.catalog.config_keys import key_name
 from bundle_router.core.catalog.config_tables import (
@@ -32,6 +32,7 @@ from bundle_router.core.catalog.config_tables import (
     Reuse,
     Route,
     Server,
+    TaintStatement,
     Transport,
 )
 from bundle_router.core.catalog.settings import (
@@ -56,9 +57,12 @@ from bundle_router.core.catalog.settings import (
     Settings,
     provider_key_name,
 )
-from bundle_router.core.values import LocalSettings
+from bundle_router.core.values import LocalSettings, TaintSort
 from bundle_router.core.values.canonical import digest, encode
 from bundle_router.core.values.patterns import first_match
+
+if TYPE_CHECKING:
+    from bundle_router.core.catalog.statements import Statements
 
 __all__ = [
     "CATALOG_SCHEMA",
@@ -93,6 +97,7 @@ __all__ = [
     "Server",
     "Settings",
     "Skill",
+    "TaintStatement",
     "Transport",
     "provider_key_name",
 ]
@@ -187,6 +192,8 @@ class Catalog:
     """The known tool definitions by canonical name (`server.tool`)."""
     skills: Mapping[str, Skill] = field(default_factory=dict)
     """The skills by path, those whose file exists."""
+    taints: tuple[tuple[str, TaintSort], ...] = ()
+    """The declared taints, each with the given one that it is a sort of."""
 
     def __post_init__(self) -> None:
         for name in ("servers", "bundles", "cards", "skills"):
@@ -300,6 +307,14 @@ class Catalog:
         return tuple(skills.values())
 
     @cached_property
+    def statements(self) -> Statements:
+        """What is stated, or inferred, of what tools return and where their arguments go."""
+        # Most configs have no row that needs it, and most runs no call that is judged by it.
+        from bundle_router.core.catalog.statements import Statements
+
+        return Statements(self)
+
+    @cached_property
     def always(self) -> tuple[Bundle, ...]:
         return tuple(bundle for bundle in self.bundles.values() if bundle.always)
 
@@ -307,7 +322,7 @@ class Catalog:
         """Return the canonical form as JSON values: lists of objects, never objects keyed by
         ids.
         """
-        return {
+        canonical: dict[str, object] = {
             "schema": CATALOG_SCHEMA,
             "servers": [_canonical_value(server) for server in self.servers.values()],
             "bundles": [_canonical_value(bundle) for bundle in self.bundles.values()],
@@ -318,6 +333,9 @@ class Catalog:
             "cards": [_canonical_value(card) for card in self.cards.values()],
             "skills": [asdict(skill) for skill in self.skills.values()],
         }
+        if self.taints:
+            canonical["taints"] = [{"name": name, "sort": sort} for name, sort in self.taints]
+        return canonical
 
 
 def _canonical_value(value: Any) -> Any:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
-from bundle_router.core.values import BUNDLE_ID, SERVER_NAME, Effect
+from bundle_router.core.values import BUNDLE_ID, SERVER_NAME, TAINT_NAME, TAINT_SORTS, Effect
 
 T = TypeVar("T")
 
@@ -98,6 +98,17 @@ def _server_name(value: str) -> str:
     return value
 
 
+def _taint_name(value: str) -> str:
+    if value in TAINT_SORTS:
+        raise ValueError(f"{value!r} is given already: declare sorts of it under other names")
+    if not TAINT_NAME.fullmatch(value):
+        raise ValueError(
+            f"{value[:80]!r} is not a taint's name: lower case letters, digits, '-' and '_', at"
+            " most 64"
+        )
+    return value
+
+
 def _env_name(value: str) -> str:
     if not value.replace("_", "a").isalnum() or value[:1].isdigit() or not value.isascii():
         raise ValueError(f"{value[:80]!r} is not the name of an environment variable")
@@ -128,6 +139,7 @@ Words = Annotated[
 BundleId = Annotated[str, AfterValidator(_bundle_id)]
 BundleIds = Annotated[list[BundleId], Field(max_length=1000), AfterValidator(without_repetition)]
 ServerName = Annotated[str, AfterValidator(_server_name)]
+TaintName = Annotated[str, AfterValidator(_taint_name)]
 _Language = Annotated[str, Field(max_length=35, pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")]
 Languages = Annotated[
     list[_Language],

@@ -24,6 +24,7 @@ from bundle_router.core.catalog.config_keys import (
     EnvNames,
     Line,
     ServerName,
+    TaintName,
     Word,
     Words,
     key,
@@ -32,7 +33,15 @@ from bundle_router.core.catalog.config_keys import (
     without_repetition,
 )
 from bundle_router.core.catalog.step_address import AddressedRow
-from bundle_router.core.values import MODES, BinaryRule, Effect, Mode, Trust
+from bundle_router.core.values import (
+    MODES,
+    BinaryRule,
+    Effect,
+    Mode,
+    Sink,
+    TaintSort,
+    Trust,
+)
 from bundle_router.core.values.patterns import is_selected
 
 Era = Literal["auto", "handshake", "modern"]
@@ -42,6 +51,7 @@ Feature = Literal["resources", "prompts", "completion", "results", "logging", "i
 `bundle_router.engine.relay`).
 """
 _Features = Annotated[list[Feature], Field(max_length=6), AfterValidator(without_repetition)]
+_Sinks = Annotated[list[Sink], Field(max_length=1), AfterValidator(without_repetition)]
 _Text = Annotated[str, Field(max_length=4096)]
 
 # --- transports -----------------------------------------------------------------------------------
@@ -222,6 +232,34 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
+class TaintStatement:
+    """What calls of some tools of a server bring into the run, and where their arguments go.
+
+    All statements that match a call unite. One replaces what would be inferred of its tools: that
+    an untrusted server returns `untrusted`, and that it, and a bundle with the effect `network`,
+    sends `outside` (see `core.catalog.statements`).
+    """
+
+    JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("returns", "sends")
+
+    tools: tuple[str, ...] = key(
+        ("*",), "The tools that it is about (names or globs). By default all.", Words, min_length=1
+    )
+    returns: tuple[str, ...] | None = key(
+        None,
+        "The taints of what they return: private, untrusted, or one of [taints] in policy.toml."
+        " []: none. Absent: nothing is said, so it is inferred.",
+        Words,
+    )
+    sends: tuple[Sink, ...] | None = key(
+        None,
+        "Where their arguments go: outside. []: nowhere. Absent: nothing is said, so it is"
+        " inferred.",
+        _Sinks,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """One entry of `servers.toml`."""
 
@@ -328,12 +366,26 @@ class Server:
         "framed: what its tools answer stands in a frame that says that it is data from outside."
         " Absent: framed where the server is untrusted, else plain.",
     )
+    taints: tuple[TaintStatement, ...] = key(
+        (),
+        "What its tools read and where they send, for policy rows that name taints or sinks. All"
+        " rows that match a call unite.",
+        list[TaintStatement],
+        max_length=100,
+    )
     env_names: tuple[str, ...] = ()
     """Environment variables that the headers and env refer to; their values are secrets and are
     redacted everywhere.
     """
 
-    ADDED: ClassVar[tuple[str, ...]] = ("connect_s", "era", "idempotent", "results", "shared")
+    ADDED: ClassVar[tuple[str, ...]] = (
+        "connect_s",
+        "era",
+        "idempotent",
+        "results",
+        "shared",
+        "taints",
+    )
 
     @property
     def traits(self) -> TransportTraits:
@@ -498,13 +550,15 @@ class Policy(AddressedRow):
 
     allow: tuple[str, ...] | None = key(
         None,
-        "The most that may be seen: 'bundle:docs.*' (or 'docs.*'), 'tool:docs.fetch'. Absent: the"
-        " row only narrows.",
+        "The most that may be seen: 'bundle:docs.*' (or 'docs.*'), 'tool:docs.fetch',"
+        " 'sends:outside' (every tool that sends there). Absent: the row only narrows.",
         Words,
         json_schema_extra={"minItems": 1},
     )
     deny: tuple[str, ...] = key(
-        (), "What may never be seen. Deny beats allow, whatever the order.", Words
+        (),
+        "What may never be seen, by patterns as in `allow`. Deny beats allow, whatever the order.",
+        Words,
     )
     min_trust: Trust | None = key(None, "'trusted' keeps tools of untrusted servers out.")
     effects: tuple[Effect, ...] | None = key(
@@ -552,6 +606,12 @@ class PolicyFile:
     """Who may see what. All rows that match apply: denials unite, allowances intersect."""
 
     policies: tuple[Policy, ...] = key((), "Rows; order does not matter.", list[Policy])
+    taints: dict[str, TaintSort] = key(
+        {},
+        "Further taints, each as a sort of a given one: customer = 'private'. At most 14.",
+        dict[TaintName, TaintSort],
+        absent=None,
+    )
     docs: DocsLimits = key(DocsLimits(), "Limits of the docs tools.", absent=None)
     repo: RepoLimits = key(RepoLimits(), "Limits of the repo tools.", absent=None)
     binaries: tuple[BinaryRule, ...] = key(

@@ -158,7 +158,8 @@ def _fill_entry(place: WrittenEntry[None], written: Any) -> WrittenEntry[Any]:
     """Return the entry with the value of its form."""
     values = list(written.values()) if isinstance(written, dict) else written
     only = values[0] if isinstance(values, list) else values
-    return replace(place, value=value_of(only, place.name), keys=frozenset(only.model_fields_set))
+    keys = only.model_fields_set if isinstance(only, Form) else ()  # a word has no keys
+    return replace(place, value=value_of(only, place.name), keys=frozenset(keys))
 
 
 def _without_errors(single: Any, place: WrittenEntry[None], error: ValidationError) -> Any:

@@ -24,7 +24,7 @@ from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile
 from bundle_router.core.config.entries import FileContent, WrittenEntry, read
 from bundle_router.core.config.problem_report import Report
 from bundle_router.core.config.written_forms import keys_of
-from bundle_router.core.values import BinaryRule
+from bundle_router.core.values import TAINT_SORTS, BinaryRule, TaintSort
 
 _REPLACED_WHOLE = ("routes.toml", "policy.toml")
 
@@ -44,6 +44,7 @@ class WrittenConfig:
     routes: list[WrittenEntry[Route]] = field(default_factory=list)
     policies: list[WrittenEntry[Policy]] = field(default_factory=list)
     binaries: list[WrittenEntry[BinaryRule]] = field(default_factory=list)
+    taints: dict[str, WrittenEntry[TaintSort]] = field(default_factory=dict)
     docs: WrittenEntry[DocsLimits] | None = None
     repo: WrittenEntry[RepoLimits] | None = None
     sections: dict[str, list[WrittenEntry[Any]]] = field(default_factory=dict)
@@ -58,6 +59,10 @@ class WrittenConfig:
     def known_bundles(self) -> set[str]:
         """Return the ids of all bundles in the files, right or wrong."""
         return {*self.bundles, *self.broken.get("bundles", ())}
+
+    def known_taints(self) -> set[str]:
+        """Return the taints that are given, and those that are declared, right or wrong."""
+        return {*TAINT_SORTS, *self.taints, *self.broken.get("taints", ())}
 
 
 def in_order(files: Sequence[ConfigFile]) -> list[ConfigFile]:
@@ -138,6 +143,7 @@ def _lay_over(written: WrittenConfig, content: FileContent) -> None:
     written.routes += entries.get("routes", ())
     written.policies += entries.get("policies", ())
     written.binaries += entries.get("binaries", ())
+    written.taints.update((entry.name, entry) for entry in entries.get("taints", ()))
     written.docs = next(iter(entries.get("docs", ())), written.docs)
     written.repo = next(iter(entries.get("repo", ())), written.repo)
     for key in keys_of(Settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from bundle_router.core.catalog import Card, Catalog, Policy, Route
 from bundle_router.core.catalog.step_address import PARTS, part_names
@@ -21,11 +21,13 @@ from bundle_router.core.config.router_settings import (
     resolve_settings,
 )
 from bundle_router.core.config.servers import check_globs, check_prefixes, resolve_server
-from bundle_router.core.values import EFFECTS
+from bundle_router.core.values import EFFECTS, SINKS
 from bundle_router.core.values.patterns import is_glob, matches
 
 MAX_ADDRESSES: Final = 1_000
 """Addresses that one row may list."""
+MAX_TAINTS: Final = 14
+"""Taints that a config may declare. Rows tell sets of taints apart, and `diff` compares each."""
 
 
 def resolve_routes(
@@ -130,9 +132,12 @@ class _Targets:
 
     def _check_pattern(self, where: Path, pattern: str) -> str:
         kind, colon, rest = pattern.partition(":")
-        if colon and (kind not in ("bundle", "tool") or not rest):
-            hint = "write 'bundle:repo.*', 'tool:repo.read_file' or 'repo.*'"
+        if colon and (kind not in ("bundle", "tool", "sends") or not rest):
+            hint = "write 'bundle:repo.*', 'tool:repo.read_file', 'sends:outside' or 'repo.*'"
             self._report.add_about(self._entry, where, f"{pattern!r} is not a pattern", hint)
+            return pattern
+        if colon and kind == "sends":
+            self._sink(where, rest)
             return pattern
         if colon and kind == "tool":
             self._tool(where, rest)
@@ -152,6 +157,11 @@ class _Targets:
             hint = self._report.suggester.did_you_mean(id_, self._resolver.ids)
         self._report.add_about(self._entry, where, f"unknown bundle {id_!r}", hint)
         return pattern
+
+    def _sink(self, where: Path, name: str) -> None:
+        if not any(matches(name, sink) for sink in SINKS):
+            hint = self._report.suggester.did_you_mean(name, SINKS) or _list_some(SINKS)
+            self._report.add_about(self._entry, where, f"unknown sink {name!r}", hint)
 
     def _tool(self, where: Path, name: str) -> None:
         server, dot, tool = name.partition(".")
@@ -206,6 +216,39 @@ def _check_names(
         names.add(name)
 
 
+def _check_taints(written: WrittenConfig, report: Report) -> None:
+    """Report declared taints that are too many, and what statements of servers say wrongly."""
+    for entry in list(written.taints.values())[MAX_TAINTS:]:
+        message = f"is one taint too many: at most {MAX_TAINTS} are declared"
+        report.add_about(entry, "", message, "join some that no row tells apart")
+    for server in (*written.servers.values(), *written.broken_servers):
+        for index, row in enumerate(server.value.taints):
+            where = ("taints", index)
+            check_globs(server, (*where, "tools"), row.tools, report)
+            if row.returns is None and row.sends is None:
+                hint = "add returns = [...] or sends = [...]"
+                report.add_about(server, where, "says nothing of these tools", hint)
+            _check_taint_words(server, (*where, "returns"), row.returns or (), written, report)
+
+
+def _check_taint_words(
+    entry: WrittenEntry[Any],
+    where: Path,
+    words: Sequence[str],
+    written: WrittenConfig,
+    report: Report,
+) -> None:
+    """Report each word that is no taint: a misspelt one would protect nothing."""
+    if "policy.toml" in written.unread:
+        return
+    known = written.known_taints()
+    for index, word in enumerate(words):
+        if word not in known:
+            hint = report.suggester.did_you_mean(word, sorted(known))
+            hint = hint or f"declare it in policy.toml: [taints] {word[:64]} = 'private'"
+            report.add_about(entry, (*where, index), f"unknown taint {word[:80]!r}", hint)
+
+
 def _list_some(names: Iterable[str]) -> str:
     listed = sorted(names)
     if listed:
@@ -245,6 +288,7 @@ def resolve(
         repaired = replace(entry.value, transport="stdio") if is_process else entry.value
         resolve_server(replace(entry, value=repaired), local_tools, report)
     check_prefixes(written.servers.values(), report)
+    _check_taints(written, report)
     resolver = BundleResolver(written, servers, local_tools, report)
     bundles = resolver.resolve()
     catalog = Catalog(
@@ -261,6 +305,7 @@ def resolve(
             and not servers[card.server].traits.is_remote
             and servers[card.server].includes(card.tool)
         },
+        taints=tuple(sorted((name, entry.value) for name, entry in written.taints.items())),
     )
     return ResolvedConfig(tuple(ordered), written, catalog, report)
 

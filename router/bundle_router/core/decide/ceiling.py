@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from bundle_router.core.catalog import Bundle, Catalog
@@ -121,4 +121,5 @@ def _step_layer(catalog: Catalog, policy: StepPolicy, name: str) -> Layer:
 def _targets(catalog: Catalog, patterns: Iterable[str]) -> Targets:
     """Return the patterns with old bundle ids replaced by present ones."""
     targets = Targets.parse(patterns)
-    return Targets(tuple(catalog.id_today(name) for name in targets.bundles), targets.tools)
+    present_ids = tuple(catalog.id_today(name) for name in targets.bundles)
+    return replace(targets, bundles=present_ids)

@@ -15,7 +15,9 @@ Rules:
 6. A glob over a server that was not asked yet (`patterns`) is judged like a tool. It is permitted
    only if everything that it may cover is, so a `tool:` name allows no part of it; each tool is
    judged again once it is known.
-7. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows
+7. `sends:outside` means the tools whose arguments go there, by what the operator states and by
+   what is inferred (`core.catalog.statements`), whichever bundle holds them.
+8. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows
    them all.
 """
 
@@ -28,7 +30,7 @@ from typing import Final
 from bundle_router.core.catalog import Bundle, Catalog
 from bundle_router.core.decide.ceiling import Layer, StepCeiling
 from bundle_router.core.values import WHOLE_SERVER, Code, Drift, Facts, LeftOut, Trust
-from bundle_router.core.values.patterns import first_cover, is_glob
+from bundle_router.core.values.patterns import Targets, first_cover, is_glob
 
 _TRUST_ORDER: Final[dict[Trust, int]] = {"untrusted": 0, "trusted": 1}
 
@@ -96,10 +98,11 @@ def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Denials:
-    """What one layer denies of a bundle: all of it (`whole`), or the tools of a denied constituent
-    (`through`).
+    """What one layer denies of a bundle: all of it (`whole`), the tools of a denied constituent
+    (`through`), or those whose arguments go to a denied sink.
     """
 
+    catalog: Catalog
     layer: Layer
     whole: str | None
     through: Mapping[str, str]
@@ -108,9 +111,13 @@ class _Denials:
         if self.whole is not None or target is None:
             return self.whole
         hit = self.layer.deny.tool(target)
-        if hit is None:
-            return self.through.get(target)
-        return f"{self.layer.name} denies 'tool:{hit}'"
+        if hit is not None:
+            return f"{self.layer.name} denies 'tool:{hit}'"
+        through = self.through.get(target)
+        if through is not None or not self.layer.deny.sinks:
+            return through
+        sink = self.layer.deny.sink(self.catalog.statements.sends(target))
+        return None if sink is None else f"{self.layer.name} denies 'sends:{sink}'"
 
 
 class ConfigChecks:
@@ -158,9 +165,19 @@ class ConfigChecks:
         if self._ungranted:
             return f"no policy with an allow covers {self._ungranted[0]}"
         for name, allow in self._allowing:
-            if target is None or allow.tool(target) is None:
+            if target is None:
+                return f"{name} does not allow it"
+            if allow.tool(target) is None and not self._is_allowed_sink(allow, target):
                 return f"{name} does not allow it"
         return None
+
+    def _is_allowed_sink(self, allow: Targets, target: str) -> bool:
+        """Return whether the tool is one that sends where the layer allows it. A glob may cover
+        tools that send nowhere (rule 6).
+        """
+        if not allow.sinks or is_glob(target):
+            return False
+        return allow.sink(self._catalog.statements.sends(target)) is not None
 
     def _low_trust(self, target: str | None) -> str | None:
         trust = self._trust(target)
@@ -186,7 +203,7 @@ def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_De
     parts = constituents(catalog, bundle) if bundle.bundles else ()
     denials = []
     for layer in ceiling.layers:
-        if not layer.deny.bundles and not layer.deny.tools:
+        if not layer.deny.bundles and not layer.deny.tools and not layer.deny.sinks:
             continue
         hit = layer.denying_pattern(bundle)
         through: dict[str, str] = {}
@@ -195,9 +212,8 @@ def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_De
             if pattern is not None:
                 reason = f"{layer.name} denies {pattern!r}, which {bundle.id!r} is composed of"
                 through |= dict.fromkeys((*part.tools, *part.patterns), reason)
-        denials.append(
-            _Denials(layer, None if hit is None else f"{layer.name} denies {hit!r}", through)
-        )
+        whole = None if hit is None else f"{layer.name} denies {hit!r}"
+        denials.append(_Denials(catalog, layer, whole, through))
     return denials
 
 

@@ -21,11 +21,15 @@ from bundle_router.core.catalog import (
     Skill,
 )
 from bundle_router.core.records.field_types import FieldForm, fields_of
-from bundle_router.core.values import LocalSettings
+from bundle_router.core.values import LocalSettings, TaintSort
 
 
 def catalog_form() -> Mapping[str, FieldForm]:
     """Return the written form of a catalog."""
+    taint = {
+        "name": FieldForm(str, "Its name."),
+        "sort": FieldForm(TaintSort, "The given taint that it is a sort of."),
+    }
     return {
         "schema": FieldForm(Literal[CATALOG_SCHEMA], "The form of the file, with its version."),
         **fields_of(
@@ -40,6 +44,7 @@ def catalog_form() -> Mapping[str, FieldForm]:
             cards=[_value_form(Card)],
             skills=[_value_form(Skill)],
         ),
+        **fields_of(Catalog, ("taints",), optional=("taints",), taints=[taint]),
     }
 
 

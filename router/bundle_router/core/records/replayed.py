@@ -190,6 +190,7 @@ def catalog_from(value: Mapping[str, Any]) -> Catalog:
             local=LocalSettings.model_validate(value.get("local", {})),
             cards={card.name: card for card in cards},
             skills={skill.path: skill for skill in skills},
+            taints=tuple((row["name"], row["sort"]) for row in value.get("taints", ())),
         )
     except ValidationError as error:
         raise CorruptRun(

@@ -68,23 +68,27 @@ def is_selected(name: str, include: Iterable[str] | None, exclude: Iterable[str]
 @dataclass(frozen=True, slots=True)
 class Targets:
     """The bundles and tools that lists like `["bundle:docs.*", "tool:docs.fetch"]` name; a bare
-    glob is a bundle's.
+    glob is a bundle's. `sinks`: those of `sends:outside`, which means every tool that sends there.
     """
 
     bundles: tuple[str, ...]
     tools: tuple[str, ...]
+    sinks: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, patterns: Iterable[str]) -> Targets:
         bundles = []
         tools = []
+        sinks = []
         for pattern in patterns:
             kind, colon, rest = pattern.partition(":")
             if colon and kind == "tool":
                 tools.append(rest)
+            elif colon and kind == "sends":
+                sinks.append(rest)
             else:
                 bundles.append(rest if colon else pattern)
-        return cls(tuple(bundles), tuple(tools))
+        return cls(tuple(bundles), tuple(tools), tuple(sinks))
 
     def bundle(self, id_: str) -> str | None:
         """Return the pattern that covers the bundle, if any."""
@@ -95,3 +99,7 @@ class Targets:
         any.
         """
         return first_cover(self.tools, name)
+
+    def sink(self, names: Iterable[str]) -> str | None:
+        """Return the pattern that covers one of these sinks, if any."""
+        return next((hit for name in names if (hit := first_match(self.sinks, name))), None)

@@ -87,6 +87,12 @@ Outcome = Literal[
 ]
 Trust = Literal["untrusted", "trusted"]
 Effect = Literal["read", "write", "exec", "network"]
+TaintSort = Literal["private", "untrusted"]
+"""The given taints, kinds of content that a branch of a run has seen: not everybody may know it;
+strangers wrote it. A config declares further ones, each as a sort of one of these.
+"""
+Sink = Literal["outside"]
+"""Where arguments of calls go."""
 Offer = Literal["direct", "deferred", "meta", "none"]
 """How search may present an uncertain bundle.
 
@@ -110,6 +116,8 @@ FAILURES: Final[tuple[Failure, ...]] = get_args(Failure)
 DOUBTS: Final[tuple[Doubt, ...]] = get_args(Doubt)
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 EFFECTS: Final[tuple[Effect, ...]] = get_args(Effect)
+TAINT_SORTS: Final[tuple[TaintSort, ...]] = get_args(TaintSort)
+SINKS: Final[tuple[Sink, ...]] = get_args(Sink)
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -155,6 +163,7 @@ RUN_ID_ADVICE: Final = (
 )
 BUNDLE_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(?:\.[a-z0-9][a-z0-9_-]*)*")
 SERVER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+TAINT_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 META_SERVER: Final = "router"
 """The server of the router's own tools in records. No other can have this name."""

@@ -147,6 +147,8 @@ def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
     for entry in subject.resolved.written.policies:
         for key, index, pattern in _targets_of(entry.value):
             targets = Targets.parse([pattern])
+            if targets.sinks:
+                continue  # which tools send there, servers.toml says
             if targets.tools and open_ended:
                 continue  # it may match a tool that no list names
             (glob,) = targets.bundles or targets.tools

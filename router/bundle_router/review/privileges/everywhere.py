@@ -119,6 +119,7 @@ def differences_everywhere(
     yield from _servers(old, new, by_place)
     yield from _settings(old, new, by_place)
     yield from _local(old, new, by_place)
+    yield from _taints(old, new, by_place)
     for id_ in sorted(old.bundles.keys() & new.bundles.keys()):
         edit = by_place.get(("bundle", id_))
         yield from _bundle(old, new, old.bundles[id_], new.bundles[id_], (edit,) if edit else ())
@@ -218,6 +219,17 @@ def _local(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeR
             yield from _compare(
                 f"{path}.{key}", values[0], values[1], _BINARY.get(key, "replace"), edits
             )
+
+
+def _taints(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
+    """Yield the declared taints that are a sort of another one: rows that name the one count more
+    often, and those that name the other less.
+    """
+    old_sorts = dict(old.taints)
+    for name, sort in new.taints:
+        before = old_sorts.get(name, sort)
+        edits = _edits(by_place, "taint", name)
+        yield from _compare(f"taints.{name}", before, sort, "replace", edits)
 
 
 def _bundle(

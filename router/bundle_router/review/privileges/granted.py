@@ -153,7 +153,8 @@ def _told_apart(catalogs: Iterable[Catalog], server: str) -> Iterable[str]:
         declared = catalog.servers.get(server)
         if declared is None:
             continue
-        names = (*(declared.include or ()), *declared.exclude)
+        stated = [tool for row in declared.taints for tool in row.tools]
+        names = (*(declared.include or ()), *declared.exclude, *stated)
         for name in names:
             yield f"{server}.{name}"
 
