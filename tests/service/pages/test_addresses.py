@@ -113,9 +113,11 @@ def test_every_page_is_there_for_people_and_for_programs(
 def test_no_page_carries_script_or_style_of_its_own(client: TestClient, reader: RunReader) -> None:
     for address in some_addresses(reader):
         text = client.get(address).text
+        scripts = ["htmx-2.0.10.min.js", "local-time.js"]
+        if address.partition("?")[0] == "/runs":
+            scripts.append("kept-lists.js")
         assert re.findall(r"<script[^>]*>", text) == [
-            '<script src="/assets/htmx-2.0.10.min.js" defer>',
-            '<script src="/assets/local-time.js" defer>',
+            f'<script src="/assets/{name}" defer>' for name in scripts
         ], address
         assert not re.search(
             r"<style|\sstyle=|\son[a-z]+=|javascript:|https?://(?!127)[^\"]*\.(?:js|css)", text
@@ -717,6 +719,32 @@ def test_an_overview_of_many_runs_says_how_many_it_counts_and_leads_to_all(
     everything = client.get(html.unescape(link).replace("/?", "/index.json?")).json()
     assert everything["tables"] == exact["tables"]
     assert bounded["tables"] != exact["tables"]
+
+
+def test_an_overview_of_some_runs_says_which_and_each_choice_can_be_taken_back(
+    client: TestClient,
+) -> None:
+    page = client.get("/?denied=1&workflow=feature&since=2026-01-02").text
+    chips = re.findall(r'<a class="chip on" href="([^"]+)"[^>]*>([^<]+)</a>', page)
+    assert {words: html.unescape(link) for link, words in chips} == {
+        "workflow: feature ✕": "/?mark=denied&since=2026-01-02",
+        "state: denied ✕": "/?workflow=feature&since=2026-01-02",
+        "from: 2026-01-02 ✕": "/?workflow=feature&mark=denied",
+    }
+    assert "<span>runs with<" not in client.get("/").text
+    listed = client.get("/runs?denied=1&sort=-took").text
+    assert '<a class="button" href="/?mark=denied">Overview of these</a>' in listed
+
+
+def test_a_list_of_runs_has_its_name_in_its_address(client: TestClient) -> None:
+    page = client.get("/runs?denied=1&name=Denied+%3Cb%3Elately").text
+    assert "<title>Denied &lt;b&gt;lately · Bundle Router</title>" in page
+    assert "<h1>Runs: Denied &lt;b&gt;lately</h1>" in page
+    orders = re.findall(r'<a href="(/runs\?[^"]*sort=calls)"', page)
+    assert [html.unescape(link) for link in orders] == [
+        "/runs?mark=denied&name=Denied+%3Cb%3Elately&sort=calls"
+    ]
+    assert "<h1>Runs</h1>" in client.get("/runs?denied=1").text
 
 
 def test_a_list_of_many_runs_says_which_of_them_its_filters_count(

@@ -74,7 +74,7 @@ CHAIN = (
 KEPT = (*CHAIN, "parent_run_id", "workflow", "role", "source", "heard", "trust")
 """With these as they were, the record is still read as a decision or call."""
 MARKUP = re.compile(
-    r"<script(?! src=\"/assets/(?:htmx-2\.0\.10\.min|local-time)\.js\""
+    r"<script(?! src=\"/assets/(?:htmx-2\.0\.10\.min|local-time|kept-lists)\.js\""
     r" defer>)|<iframe|<style|<base|<object|<embed",
     re.I,
 )

@@ -149,6 +149,27 @@ def test_times_are_utc_until_the_reader_asks_for_local_ones(
     context.close()
 
 
+@browsed
+def test_a_named_list_is_kept_in_the_browser_until_it_is_forgotten(
+    new_page: Any, address: str, browser: BrowserThread
+) -> None:
+    page = new_page()
+    page.goto(f"{address}/runs?denied=1&sort=-took")
+    page.get_by_text("Name this list").click()
+    page.get_by_label("name", exact=True).fill('Denied <i>"lately"')
+    page.get_by_role("button", name="Name it").click()
+    page.get_by_role("button", name="Keep it in this browser").click()
+    named = page.url
+    page.goto(f"{address}/runs")
+    page.locator("#kept-lists").get_by_role("link", name='Denied <i>"lately"').click()
+    assert page.url == named
+    assert "mark=denied" in named
+    page.get_by_role("button", name="Forget it in this browser").click()
+    page.goto(f"{address}/runs")
+    assert not page.locator("#kept-lists").is_visible()
+    assert page.troubles == []
+
+
 # --- a reviewer's questions -----------------------------------------------------------------------
 
 

@@ -57,6 +57,7 @@ ASSETS: Final[Mapping[str, str]] = {
     "icon.svg": "image/svg+xml",
     "htmx-2.0.10.min.js": "text/javascript; charset=utf-8",
     "local-time.js": "text/javascript; charset=utf-8",
+    "kept-lists.js": "text/javascript; charset=utf-8",
     "htmx-LICENSE.txt": "text/plain; charset=utf-8",
     "codemirror-editor.min.js": "text/javascript; charset=utf-8",
     "codemirror-LICENSE.txt": "text/plain; charset=utf-8",

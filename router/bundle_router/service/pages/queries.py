@@ -81,5 +81,22 @@ def time_of(text: str, *, whole_day: bool = False) -> str:
 
 
 def kept_query(query: Query, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the parameters of an address that its links keep."""
-    return {name: list(query[name]) for name in names if query.get(name) and any(query[name])}
+    """Return the parameters of an address that its links keep.
+
+    A mark by its own name (`denied=1`) is kept as a value of `mark`.
+    """
+    kept = {}
+    for name in names:
+        values = list(query.get(name, ()))
+        if name == "mark":
+            values += [mark for mark in MARKS if first(query, mark) == "1" and mark not in values]
+        if any(values):
+            kept[name] = values
+    return kept
+
+
+def without(kept: Mapping[str, Sequence[str]], name: str, value: str) -> dict[str, list[str]]:
+    """Return the parameters of an address without one value."""
+    rest = {other: list(values) for other, values in kept.items()}
+    rest[name] = [one for one in kept[name] if one != value]
+    return rest

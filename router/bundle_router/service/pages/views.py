@@ -55,6 +55,7 @@ from bundle_router.service.pages.queries import (
     run_query,
     time_of,
     whole_number,
+    without,
 )
 from bundle_router.service.pages.rendering import PageContent
 from bundle_router.service.pages.trends import trends_of
@@ -104,8 +105,11 @@ RUN_COLUMNS: Final = {
     "marks": "marks",
 }
 """The columns of the list of runs beside the run. The address of the page has those shown."""
-RUN_LIST_QUERY: Final = (*FACETS, "q", "since", "until", "sort", "column")
-"""What the links of the list of runs keep."""
+RUN_FILTERS: Final = (*FACETS, "q", "since", "until")
+RUN_LIST_QUERY: Final = (*RUN_FILTERS, "sort", "column", "name")
+"""What the links of the list of runs keep. `name` is what whoever made the address calls it."""
+MAX_NAME: Final = 80
+"""Maximum characters of a list's name."""
 ORDERS: Final = {
     "steps": (
         ("started", "newest"),
@@ -152,12 +156,16 @@ class PageViews:
     def run_list(self, page: RunPage, asked: RunQuery, query: Query) -> PageContent:
         """Return the table of given runs."""
         filters = kept_query(query, RUN_LIST_QUERY)
+        name = first(query, "name").strip()[:MAX_NAME]
         facets = [(f, page.facets.get(f, ())) for f in SHOWN_FACETS if page.facets.get(f)]
         return self._page(
             "runs.html",
-            "Runs",
+            name or "Runs",
             "/runs",
             page.to_json(),
+            name=name,
+            max_name=MAX_NAME,
+            filters={key: values for key, values in filters.items() if key in RUN_FILTERS},
             query=asked,
             runs=page.runs,
             total=page.total,
@@ -219,6 +227,7 @@ class PageViews:
         most_records = None if first(query, "all") == "1" else OVERVIEW_RECORDS
         stats = self._reader.index.stats(run_question, most_records)
         habits = counted_habits(stats.tables[SEARCHED])
+        kept = kept_query(query, RUN_FILTERS)
         return self._page(
             "overview.html",
             "Overview",
@@ -232,7 +241,12 @@ class PageViews:
             mix=charts.sources_over_days(
                 [(row.name, row.count) for row in stats.tables["source × day"]], SOURCES
             ),
-            kept=kept_query(query, (*FACETS, "q", "since", "until")),
+            kept=kept,
+            filters=[
+                (name, value, without(kept, name, value))
+                for name, values in kept.items()
+                for value in values
+            ],
         )
 
     def search(self, query: Query) -> PageContent:
