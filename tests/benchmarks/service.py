@@ -203,7 +203,7 @@ async def soaked(port: int, key: str, pid: int, arguments: argparse.Namespace) -
     steps_a_run = 20
     runs = arguments.soak // steps_a_run
     calls_a_run = max(1, arguments.calls // runs)
-    call = json.dumps({"name": "search_tools", "arguments": {"query": "read a file"}}).encode()
+    call = json.dumps({"tool": "search_tools", "arguments": {"query": "read a file"}}).encode()
     numbers = iter(range(runs))
 
     async def work(connection: Connection, tenth: int) -> None:

@@ -126,13 +126,13 @@ def _call(
     headers = {}
     if key:
         headers["idempotency-key"] = f'"{key}"'
-    body = {"name": name, "arguments": sent, **_named(decision)}
+    body = {"tool": name, "arguments": sent, **_named(decision)}
     return _Question("POST", f"{_run(run_id)}/call", _result, body, headers=headers)
 
 
 def _missed(run_id: str, name: str, *, decision: str | None = None) -> _Question[Result]:
     """Record a name that a framework refused."""
-    return _Question("POST", f"{_run(run_id)}/missed", _result, {"name": name, **_named(decision)})
+    return _Question("POST", f"{_run(run_id)}/missed", _result, {"tool": name, **_named(decision)})
 
 
 def _result(answer: httpx.Response) -> Result:

@@ -13,7 +13,7 @@ const path = { run_id: "r" };
 const shown = await client.GET("/v1/runs/{run_id}/tools", { params: { path, query: { format: "anthropic" } } });
 const called = await client.POST("/v1/runs/{run_id}/call", {
   params: { path },
-  body: { name: "kit.echo", arguments: { text: "hello" } },
+  body: { tool: "kit.echo", arguments: { text: "hello" } },
 });
 const refused = await client.GET("/v1/runs/{run_id}/tools", { params: { path: { run_id: "none" } } });
 console.log(

@@ -36,7 +36,8 @@ def test_what_the_api_says_is_what_the_library_says(site: Any) -> None:
             assert decided.bundle_ids == ["kit.some", "kit.later"]
             record = site.records(file="routing.jsonl")[-1]
             assert (record["decision_id"], record["step"]["goal"]) == (decided.decision_id, "ö")
-            assert answer.json() == json.loads(json.dumps(decided.to_json()))
+            ids = {"bundle_ids": ["kit.some", "kit.later"], "offered": []}
+            assert answer.json() == {**json.loads(json.dumps(decided.to_json())), **ids}
 
             listed = await http.get("/v1/runs/r/tools", params={"format": "anthropic"})
             assert Toolset.from_json(listed.json()) == await router.tools("r", format="anthropic")
@@ -48,24 +49,32 @@ def test_what_the_api_says_is_what_the_library_says(site: Any) -> None:
             assert (again.status_code, again.content) == (304, b"")
 
             called = await http.post(
-                "/v1/runs/r/call", json={"name": "kit.late", "arguments": {"text": "x"}}
+                "/v1/runs/r/call", json={"tool": "kit.late", "arguments": {"text": "x"}}
             )
             result = Result.from_json(called.json())
             assert (result.text, result.outcome, result.joined) == ("said x", "ok", ("kit.late",))
             assert site.records()[-1]["call_id"] == result.call_id
             text = await http.post(
-                "/v1/runs/r/call", json={"name": "kit__echo", "arguments": '{"text": "y"}'}
+                "/v1/runs/r/call", json={"tool": "kit__echo", "arguments": '{"text": "y"}'}
             )
             assert text.json()["text"] == "said y"
-            denied = await http.post("/v1/runs/r/call", json={"name": "kit.none"})
+            denied = await http.post("/v1/runs/r/call", json={"tool": "kit.none"})
             assert (denied.status_code, denied.json()["outcome"]) == (200, "denied")
-            older = {"name": "kit.echo", "decision": decided.decision_id}
+            older = {"tool": "kit.echo", "decision": decided.decision_id}
             assert (await http.post("/v1/runs/r/call", json=older)).json()[
                 "decision_id"
             ] == decided.decision_id
 
-            missed = await http.post("/v1/runs/r/missed", json={"name": "nobody.knows"})
+            missed = await http.post("/v1/runs/r/missed", json={"tool": "nobody.knows"})
             assert (missed.status_code, missed.json()["code"]) == (200, "unknown_bundle")
+            for body in ({"tool": "nobody.knows", "name": "kit.echo"}, {}):
+                for path in ("/v1/runs/r/call", "/v1/runs/r/missed"):
+                    assert (await http.post(path, json=body)).status_code == 422
+            by_its_old_key = {"name": "nobody.knows"}
+            again = await http.post("/v1/runs/r/missed", json=by_its_old_key)
+            assert again.json()["text"] == missed.json()["text"]
+            older_call = {"name": "kit__echo", "arguments": {"text": "z"}}
+            assert (await http.post("/v1/runs/r/call", json=older_call)).json()["text"] == "said z"
             ended = await http.post("/v1/runs/r/close")
             assert ended.json() == {"ended": True, "others": []}
             run = json.loads((site.folder / "runs" / "r" / "run.json").read_text())
@@ -93,7 +102,7 @@ def test_a_key_makes_a_step_and_a_call_happen_once(site: Any) -> None:
             for key in ("k-1", '"k-1"'):
                 routed = await http.post("/v1/route", json=STEP, headers={"Idempotency-Key": key})
                 assert routed.json()["seq"] == 1
-                call = {"name": "kit.echo", "arguments": {"text": "once"}}
+                call = {"tool": "kit.echo", "arguments": {"text": "once"}}
                 called = await http.post(
                     "/v1/runs/r/call", json=call, headers={"Idempotency-Key": key}
                 )
@@ -113,7 +122,7 @@ def test_a_key_makes_a_step_and_a_call_happen_once(site: Any) -> None:
     site.serve_all(work)
 
 
-CALL = {"name": "kit.echo"}
+CALL = {"tool": "kit.echo"}
 CHILD = {**STEP, "run_id": "child"}
 JSON = {"content-type": "application/json"}
 PROBLEMS: dict[str, tuple[str, str, dict[str, Any], int, str]] = {
@@ -248,7 +257,7 @@ def test_the_end_of_a_run_that_its_step_did_not_begin_hides_not_why(site: Any, w
 def test_beyond_so_many_requests_one_is_told_when_to_come_back(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
-            waiting = asyncio.create_task(http.post("/v1/runs/r/call", json={"name": "kit.wait"}))
+            waiting = asyncio.create_task(http.post("/v1/runs/r/call", json={"tool": "kit.wait"}))
             await asyncio.to_thread(site.kit.arrived.acquire)
             refused = await http.get("/v1/runs/r/tools")
             assert (refused.status_code, refused.json()["code"]) == (503, "busy")
@@ -263,7 +272,7 @@ def test_beyond_so_many_requests_one_is_told_when_to_come_back(site: Any) -> Non
 def test_a_request_that_takes_too_long_is_ended(site: Any, leap: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> None:
         async with site.http(endpoint) as http:
-            asked = asyncio.create_task(http.post("/v1/runs/r/call", json={"name": "kit.wait"}))
+            asked = asyncio.create_task(http.post("/v1/runs/r/call", json={"tool": "kit.wait"}))
             await asyncio.to_thread(site.kit.arrived.acquire)
             leap()
             late = await asked
@@ -279,7 +288,7 @@ def test_a_call_under_way_when_the_service_stops_is_recorded(site: Any) -> None:
     async def work(_router: Any, endpoint: Any) -> threading.Thread:
         connection = socket.create_connection(("127.0.0.1", endpoint.port))
         connection.sendall(
-            site.request(endpoint, target="/v1/runs/r/call", body=b'{"name": "kit.wait"}')
+            site.request(endpoint, target="/v1/runs/r/call", body=b'{"tool": "kit.wait"}')
         )
         await asyncio.to_thread(site.kit.arrived.acquire)
 
@@ -311,7 +320,7 @@ def test_artifacts_are_inert_and_media_come_in_a_providers_form(site: Any) -> No
         async with site.http(endpoint) as http:
             shown = {}
             for name in ("kit.echo", "kit.wait"):
-                result = (await http.post("/v1/runs/r/call", json={"name": name})).json()
+                result = (await http.post("/v1/runs/r/call", json={"tool": name})).json()
                 (stored,) = result["artifacts"]
                 answer = await http.get(f"/v1/runs/r/artifacts/{stored['sha256']}")
                 assert answer.headers["x-content-type-options"] == "nosniff"
@@ -344,7 +353,7 @@ def test_what_was_decided_and_which_bundles_there_are_is_told(site: Any) -> None
             assert (unknown.status_code, unknown.json()["code"]) == (404, "unknown_run")
             await http.post("/v1/route", json={**STEP, "run_id": "s"})
             await http.post(
-                "/v1/runs/r/call", json={"name": "kit.echo", "arguments": {"text": "x"}}
+                "/v1/runs/r/call", json={"tool": "kit.echo", "arguments": {"text": "x"}}
             )
 
             listed = (await http.get("/v1/runs")).json()

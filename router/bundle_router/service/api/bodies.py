@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import AliasChoices, BeforeValidator, Field, create_model
 
 from bundle_router.core.exposure.provider_forms import Format
 from bundle_router.core.records.read_model import FACETS
 from bundle_router.core.values import Step
 from bundle_router.core.values.steps import Frozen
 
-ToolName = Annotated[str, Field(min_length=1, max_length=300)]
+ToolName = Annotated[
+    str,
+    Field(min_length=1, max_length=300, validation_alias=AliasChoices("tool", "name")),
+]
+"""A tool's name in a body; `name` was its key before results, filters and bodies had one word."""
 Narrowed = Annotated[str, Field(max_length=500)]
 DecisionId = Annotated[str, Field(min_length=1, max_length=300)]
 Flag = Annotated[bool, BeforeValidator({"true": True, "false": False}.get)]
@@ -54,7 +58,7 @@ def step_and_messages(body: Step, key: str) -> tuple[Step, Sequence[Mapping[str,
 class CallBody(Frozen):
     """A call of a tool."""
 
-    name: ToolName
+    tool: ToolName
     """The tool's canonical (`server.tool`) or exposed name."""
     arguments: Mapping[str, Any] | str = Field(default_factory=dict)
     """Its arguments, as an object or as JSON text."""
@@ -67,7 +71,7 @@ class CallBody(Frozen):
 class MissedBody(Frozen):
     """A name that the agent asked for and that the engine's framework refused by itself."""
 
-    name: ToolName
+    tool: ToolName
     """The name, as the agent wrote it."""
     decision: DecisionId | None = None
     """The open decision that it is recorded under; null: the newest of the run's default branch."""

@@ -142,6 +142,12 @@ def _schemas() -> Json:
         "type": "string",
         "description": "The digest of the list, which is its ETag.",
     }
+    for name, ids in (("bundle_ids", Decision.bundle_ids), ("offered", Decision.offered)):
+        schemas["Decision"]["properties"][name] = {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": ids.__doc__,
+        }
     _bound_step(schemas["RouteBody"]["properties"], schemas["StepPolicy"]["properties"])
     for kind in _DESCRIBED:
         _describe(kind, schemas[kind.__name__]["properties"])

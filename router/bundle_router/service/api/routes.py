@@ -9,9 +9,15 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    WrapSerializer,
+)
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -65,12 +71,23 @@ T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
 Work = Callable[[Request], Coroutine[Any, Any, Response]]
 _KEY: Final = re.compile(KEY)
-_DECISION: Final = TypeAdapter(Decision)
 PRIVATE: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "private, no-store",
 }
 """Additional headers of every artifact."""
+
+
+def _with_ids(decision: Decision, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    """Return a decision's fields, and the ids that the library computes from them."""
+    return {
+        **fields(decision),
+        "bundle_ids": decision.bundle_ids,
+        "offered": decision.offered,
+    }
+
+
+_DECISION: Final = TypeAdapter(Annotated[Decision, WrapSerializer(_with_ids)])
 
 
 class RefusedRequest(Exception):
@@ -215,16 +232,16 @@ class DecisionApi:
         body = _body(request, CallBody)
         with self._idle.use(run_id):
             calling = self._router.call(
-                run_id, body.name, body.arguments, decision=body.decision, key=_key(request, "")
+                run_id, body.tool, body.arguments, decision=body.decision, key=_key(request, "")
             )
-            result = await self._telemetry.call(run_id, body.name, calling, _traceparent(request))
+            result = await self._telemetry.call(run_id, body.tool, calling, _traceparent(request))
         return JSONResponse(result.to_json())
 
     async def _missed(self, request: Request) -> Response:
         run_id = await self._run(request)
         body = _body(request, MissedBody)
         with self._idle.use(run_id):
-            result = await self._router.missed(run_id, body.name, decision=body.decision)
+            result = await self._router.missed(run_id, body.tool, decision=body.decision)
         return JSONResponse(result.to_json())
 
     async def _close(self, request: Request) -> Response:
