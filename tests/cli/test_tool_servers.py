@@ -315,6 +315,12 @@ def test_check_names_tools_of_bundles_that_nobody_pinned(project: Path) -> None:
     assert "tools[1]: 'mail.purge' is none of the" in said
     path.write_text(path.read_text().replace('"mail.purge"', '"mail.ehco"'))
     assert "pinned tools (did you mean 'mail.echo'?)" in run(project, "check").stdout
+    policy = project / "config" / "policy.toml"
+    denials = '[[policies]]\nname = "no mail"\ndeny = ["tool:mail.ehco", "tool:mail.purge"]\n'
+    policy.write_text(policy.read_text() + denials)
+    said = run(project, "check").stdout
+    assert "deny[0]: 'mail.ehco' is none of the" in said
+    assert "deny[1]" not in said, "a tool that nobody approved yet may be denied"
     (project / "bundles" / "pins" / "mail.json").unlink()
     assert json_of(project, "check")["unpinned"] == ["github", "mail"]
 

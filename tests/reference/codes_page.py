@@ -26,7 +26,10 @@ the same words. {GENERATED} from the tables that the code itself uses.
 """
 OTHER_RULES: Final = {
     "stray-file": ("warning", "A file in the config folder that is not one of the config."),
-    "unpinned-tool": ("warning", "A tool of a bundle that is none of its server's pinned tools."),
+    "unpinned-tool": (
+        "warning",
+        "A tool of a bundle, or a likely misspelt one of a policy, that is none of its server's pinned tools.",
+    ),
     "pin-origin": ("warning", "A server's pins that were made of another address or program."),
     "poisoned-text": ("risk", "A pinned tool whose text speaks to the agent in a suspicious way."),
     "unused-local": ("warning", "Local tools that no bundle uses, or that can't be used."),

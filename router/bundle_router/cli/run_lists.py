@@ -212,9 +212,9 @@ _COLUMNS: Final = (
     "workflow",
     "steps>",
     "calls>",
-    "tokens>",
+    "definition tokens>",
     "of all>",
-    "results>",
+    "result tokens>",
     "parent",
     "marks",
 )

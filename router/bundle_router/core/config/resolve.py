@@ -150,13 +150,23 @@ class _Targets:
             return f"bundle:{present_id}" if present_id != id_ else pattern
         if is_glob(id_) or not self._resolver.complete:
             return pattern  # a glob that matches nothing is legal: lint says so
-        server, _, tool = id_.partition(".")
-        if tool in self._local_tools.get(server, ()):
-            hint = f"for the tool write 'tool:{id_}'"
-        else:
-            hint = self._report.suggester.did_you_mean(id_, self._resolver.ids)
+        hint = self._meant(id_, is_bare=id_ == pattern)
         self._report.add_about(self._entry, where, f"unknown bundle {id_!r}", hint)
         return pattern
+
+    def _meant(self, id_: str, *, is_bare: bool) -> str:
+        """Return what an unknown id is like most: a bundle or, where the pattern does not say which
+        is meant, a tool of a server that runs here.
+        """
+        server, _, tool = id_.partition(".")
+        known = self._local_tools.get(server, ())
+        tools = [f"{server}.{name}" for name in known if is_bare or name == tool]
+        nearest = self._report.suggester.nearest(id_, [*self._resolver.ids, *tools])
+        if nearest is None:
+            return ""
+        if nearest in self._resolver.ids:
+            return f"did you mean {nearest!r}?"
+        return f"for the tool write 'tool:{nearest}'"
 
     def _sink(self, where: Path, name: str) -> None:
         if not any(matches(name, sink) for sink in SINKS):

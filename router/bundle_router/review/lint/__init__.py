@@ -28,7 +28,7 @@ from bundle_router.core.decide.reach import Reach
 from bundle_router.core.servers.pins.compare import server_differences
 from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.core.servers.warning_light import Neighbourhood, inspect
-from bundle_router.core.values.patterns import matches
+from bundle_router.core.values.patterns import is_glob, matches
 from bundle_router.errors import Problem
 from bundle_router.review.lint import bundle_rules as bundles
 from bundle_router.review.lint import row_rules as rows
@@ -194,7 +194,9 @@ def pin_problems(
 
 
 def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Problem]:
-    """Yield the places where bundles name, or mean by a glob, no pinned tool of a server."""
+    """Yield the places where bundles name, or mean by a glob, no pinned tool of a server, and those
+    where a policy names one that is spelt like a pinned tool.
+    """
     report = Report(())
     names = [f"{known.server}.{tool}" for tool in known.names]
     for entry in written.bundles.values():
@@ -206,6 +208,19 @@ def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Probl
                 hint = report.suggester.did_you_mean(tool, names) or again
                 place = (*entry.path, "tools", index)
                 report.add(entry.file, place, message, hint, level="warning", rule="unpinned-tool")
+    for policy in written.policies:
+        for key, index, pattern in rows.targets_of(policy.value):
+            kind, _, tool = pattern.partition(":")
+            if kind != "tool" or not tool.startswith(f"{known.server}."):
+                continue
+            if is_glob(tool) or tool in names:
+                continue
+            nearest = report.suggester.nearest(tool.partition(".")[2], known.names)
+            if nearest is not None:  # else it may be a tool that nobody approved yet
+                place = (*policy.path, key, index)
+                message = f"{tool!r} is none of the {len(names)} pinned tools"
+                hint = f"did you mean '{known.server}.{nearest}'?"
+                report.add(policy.file, place, message, hint, level="warning", rule="unpinned-tool")
     yield from report.problems()
 
 

@@ -145,7 +145,7 @@ def unmatched_pattern(subject: Subject) -> Iterator[LintFinding]:
     open_ended = any(bundle.patterns for bundle in catalog.bundles.values())
 
     for entry in subject.resolved.written.policies:
-        for key, index, pattern in _targets_of(entry.value):
+        for key, index, pattern in targets_of(entry.value):
             targets = Targets.parse([pattern])
             if targets.sinks:
                 continue  # which tools send there, servers.toml says
@@ -369,7 +369,7 @@ def _readers_of(catalog: Catalog, server: str, bundles: Iterable[Bundle]) -> set
     return {tool for tool in tools if tool.startswith(f"{server}.") and is_read_only(catalog, tool)}
 
 
-def _targets_of(policy: Policy) -> Iterator[tuple[str, int, str]]:
+def targets_of(policy: Policy) -> Iterator[tuple[str, int, str]]:
     """Yield the patterns of a policy, with their keys and places."""
     for key, patterns in (("allow", policy.allow), ("deny", policy.deny)):
         for index, pattern in enumerate(patterns or ()):
