@@ -15,10 +15,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal
 
-from bundle_router.core.catalog import Bundle, Catalog, Policy, Route, Settings
+from bundle_router.core.catalog import Bundle, Catalog, Route, Settings
+from bundle_router.core.catalog.step_address import AddressedRow
 
 EditedTable = Literal[
-    "server", "bundle", "route", "policy", "setting", "local", "skill", "taint", "order of routes"
+    "server",
+    "bundle",
+    "route",
+    "policy",
+    "approval",
+    "setting",
+    "local",
+    "skill",
+    "taint",
+    "order of routes",
 ]
 Change = Literal["added", "removed", "changed"]
 
@@ -89,6 +99,10 @@ def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
         ConfigEdit("policy", n, c)
         for n, c in _entries(rows_named(old.policies), rows_named(new.policies))
     ]
+    edits += [
+        ConfigEdit("approval", n, c)
+        for n, c in _entries(rows_named(old.approvals), rows_named(new.approvals))
+    ]
     old_leaves = setting_leaves(old.settings)
     new_leaves = setting_leaves(new.settings)
     edits += [ConfigEdit("setting", n, c) for n, c in _entries(old_leaves, new_leaves)]
@@ -111,11 +125,15 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
     local = {name: getattr(new.local, name) for name in touched.get("local", ())}
     taints = _merge(dict(old.taints), dict(new.taints), touched.get("taint", ()))
     policies = _merge(rows_named(old.policies), rows_named(new.policies), touched.get("policy", ()))
+    approvals = _merge(
+        rows_named(old.approvals), rows_named(new.approvals), touched.get("approval", ())
+    )
     return Catalog(
         servers=_merge(old.servers, new.servers, servers),
         bundles=_merge(old.bundles, new.bundles, touched.get("bundle", ())),
         routes=_routes(old, new, touched),
         policies=tuple(policies.values()),
+        approvals=tuple(approvals.values()),
         settings=_settings(old.settings, new.settings, touched.get("setting", set()), ""),
         local=old.local.model_copy(update=local),
         cards=cards,
@@ -136,7 +154,7 @@ def _entries(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[s
             yield name, "removed"
 
 
-def rows_named(rows: Iterable[Route] | Iterable[Policy]) -> dict[str, Any]:
+def rows_named(rows: Iterable[AddressedRow]) -> dict[str, Any]:
     """Return rows by name.
 
     Names are unique in a config; equal names in a handmade catalog are told apart.

@@ -39,6 +39,7 @@ def _anchors(written: WrittenConfig) -> Iterator[_Anchor]:
     yield from ((("bundle", name), entry, entry.path) for name, entry in written.bundles.items())
     yield from ((("route", entry.name), entry, entry.path) for entry in written.routes)
     yield from ((("policy", entry.name), entry, entry.path) for entry in written.policies)
+    yield from ((("approval", entry.name), entry, entry.path) for entry in written.approvals)
     if written.routes:
         yield ("order of routes", ""), written.routes[0], written.routes[0].path
     for key, entries in written.sections.items():

@@ -18,7 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings
+from bundle_router.core.catalog import (
+    ApprovalRow,
+    Bundle,
+    Card,
+    Catalog,
+    Policy,
+    Route,
+    Server,
+    Settings,
+)
 from bundle_router.core.decide.decide import Question
 from bundle_router.core.servers.transport.tool_servers import (
     EVERYONE,
@@ -290,6 +299,7 @@ def small_catalog(
     policies: Iterable[Policy] = (Policy("everything", allow=("*",)),),
     settings: Settings | None = None,
     servers: Iterable[Server] = (),
+    approvals: Iterable[ApprovalRow] = (),
 ) -> Catalog:
     """Return a catalog from bundle id → canonical tool names (or a whole `Bundle`), with fitting
     servers and cards.
@@ -323,6 +333,7 @@ def small_catalog(
         bundles=made,
         routes=tuple(routes),
         policies=tuple(policies),
+        approvals=tuple(approvals),
         settings=settings or Settings(),
         cards=cards,
     )

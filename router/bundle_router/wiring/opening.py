@@ -199,6 +199,8 @@ def open_engines(
     files = tuple(read_config(opening.config))
     pinned = PinnedCatalog(open_pins(opening.config), load_unpinned(files, opening.local))
     catalog, memories = with_learned(opening.config, with_skills(opening.config, pinned.catalog()))
+    if catalog.approvals:  # until calls are held, a row would promise what nobody keeps
+        raise RequestError("[[approvals]] in policy.toml: this version holds no calls yet")
     snapshot = ConfigSnapshot(files, learned_paths(opening.config))
     if last_good is not None:
         refuse_lost_files(opening.config, last_good, snapshot)

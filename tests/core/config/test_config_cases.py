@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from bundle_router.core.catalog import Card
 from bundle_router.core.config import ConfigFile, from_bytes, load
+from bundle_router.core.records.replayed import catalog_from
 from bundle_router.errors import ConfigError
 from bundle_router.review.lint import check
 
@@ -71,3 +72,4 @@ def test_check_says_exactly_what_the_case_expects(name: str, cards: Mapping[str,
         if os.environ.get("BUNDLE_ROUTER_WRITE_CASES") and not kept.exists():
             kept.write_text(canonical, encoding="utf-8")
         assert canonical == kept.read_text(encoding="utf-8")
+        assert catalog_from(json.loads(canonical)) == load(files, cards=cards)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from bundle_router import load_catalog
 from bundle_router.core.catalog import Bundle, Catalog, Policy, Server, TaintStatement
-from bundle_router.core.catalog.config_tables import Condition
-from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
-from bundle_router.core.decide.conditions import (
+from bundle_router.core.catalog.conditions import (
     OPERATORS,
     condition_fault,
     evaluate,
     evaluate_all,
 )
+from bundle_router.core.catalog.config_tables import Condition
+from bundle_router.core.decide.ceiling import ceiling_of, may_call_untrusted_in_code
 from bundle_router.core.decide.policy import checks, constituents, verdict
 from bundle_router.core.values import Address, Drift, Facts, Grant, Trust
 from bundle_router.core.values.patterns import Targets, covers, is_glob, is_selected, matches
@@ -353,7 +353,7 @@ def test_every_operator_is_a_key_and_has_cases() -> None:
         (Condition("/a"), "has no operator: a condition has exactly one of is, in, at_most"),
         (Condition("/a", is_=1, below="x"), "has is and below: a condition has exactly one of"),
         (Condition("/a", below="../x"), "below can't be compared: leads out of its folder"),
-        (Condition("/a", below="/x"), "below can't be compared: is no relative path"),
+        (Condition("/a", below="/x"), "below can't be compared: is no plain relative path"),
         (Condition("/a", host_in=("https://x.example",)), "host_in can't be compared"),
         (Condition("/a", host_in=("x.example:",)), "has a port that is no number"),
         (Condition("/a", host_in=("x.example:http",)), "has a port that is no number"),

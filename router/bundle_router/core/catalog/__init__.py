@@ -25,13 +25,16 @@ from bundle_router.core.catalog.config_keys import key_name
 from bundle_router.core.catalog.config_tables import (
     TRANSPORT_KEYS,
     TRANSPORTS,
+    ApprovalRow,
     Bundle,
+    Condition,
     Era,
     Feature,
     Policy,
     Reuse,
     Route,
     Server,
+    StandingBounds,
     TaintStatement,
     Transport,
 )
@@ -71,12 +74,14 @@ __all__ = [
     "TRANSPORT_KEYS",
     "ActivationSettings",
     "AnswerMode",
+    "ApprovalRow",
     "Beside",
     "Bundle",
     "Calibration",
     "CallLimits",
     "Card",
     "Catalog",
+    "Condition",
     "Durability",
     "EmbeddingSettings",
     "Era",
@@ -97,6 +102,7 @@ __all__ = [
     "Server",
     "Settings",
     "Skill",
+    "StandingBounds",
     "TaintStatement",
     "Transport",
     "provider_key_name",
@@ -184,6 +190,8 @@ class Catalog:
     """The rows of the mapping, in file order: the first that matches wins."""
     policies: tuple[Policy, ...] = ()
     """The policy rows: all that match a step apply."""
+    approvals: tuple[ApprovalRow, ...] = ()
+    """The rows of calls that wait for somebody's word: all that match a call apply."""
     settings: Settings = field(default_factory=Settings)
     """How the router itself behaves."""
     local: LocalSettings = field(default_factory=LocalSettings)
@@ -281,6 +289,19 @@ class Catalog:
         """The bundles with globs over servers that were not asked yet."""
         return tuple(bundle for bundle in self.bundles.values() if bundle.patterns)
 
+    def approvals_of(self, tool: str) -> tuple[ApprovalRow, ...]:
+        """Return the rows of approvals that are about a tool, at whichever step it is called."""
+        rows = self._approvals_by_tool.get(tool)
+        return self._find_approvals(tool) if rows is None else rows
+
+    @cached_property
+    def _approvals_by_tool(self) -> Mapping[str, tuple[ApprovalRow, ...]]:
+        return {tool: self._find_approvals(tool) for tool in self.tool_names}
+
+    def _find_approvals(self, tool: str) -> tuple[ApprovalRow, ...]:
+        bundles = self.bundles_with(tool)
+        return tuple([row for row in self.approvals if row.covers_tool(tool, bundles)])
+
     def skill_of(self, bundle: Bundle) -> Skill | None:
         """Return the bundle's own skill."""
         if bundle.skill is None:
@@ -324,24 +345,31 @@ class Catalog:
         """
         canonical: dict[str, object] = {
             "schema": CATALOG_SCHEMA,
-            "servers": [_canonical_value(server) for server in self.servers.values()],
-            "bundles": [_canonical_value(bundle) for bundle in self.bundles.values()],
-            "routes": [_canonical_value(route) for route in self.routes],
-            "policies": [_canonical_value(policy) for policy in self.policies],
-            "settings": _canonical_value(self.settings),
+            "servers": [canonical_value(server) for server in self.servers.values()],
+            "bundles": [canonical_value(bundle) for bundle in self.bundles.values()],
+            "routes": [canonical_value(route) for route in self.routes],
+            "policies": [canonical_value(policy) for policy in self.policies],
+            **self._approvals_json(),
+            "settings": canonical_value(self.settings),
             "local": self.local.to_json(),
-            "cards": [_canonical_value(card) for card in self.cards.values()],
+            "cards": [canonical_value(card) for card in self.cards.values()],
             "skills": [asdict(skill) for skill in self.skills.values()],
         }
         if self.taints:
             canonical["taints"] = [{"name": name, "sort": sort} for name, sort in self.taints]
         return canonical
 
+    def _approvals_json(self) -> dict[str, object]:
+        """Return the rows of approvals, which catalogs without any do not have (rule 5)."""
+        if not self.approvals:
+            return {}
+        return {"approvals": [canonical_value(row) for row in self.approvals]}
 
-def _canonical_value(value: Any) -> Any:
+
+def canonical_value(value: Any) -> Any:
     """Return the value as `dataclasses.asdict` has it, without `ADDED` fields at their default."""
     if isinstance(value, tuple):
-        return tuple(_canonical_value(item) for item in value)
+        return tuple(canonical_value(item) for item in value)
     if not is_dataclass(value):
         return value
     added_later = getattr(value, "ADDED", ())
@@ -349,5 +377,5 @@ def _canonical_value(value: Any) -> Any:
     for declared in fields(value):
         field_value = getattr(value, declared.name)
         if declared.name not in added_later or field_value != declared.default:
-            canonical[key_name(declared.name)] = _canonical_value(field_value)
+            canonical[key_name(declared.name)] = canonical_value(field_value)
     return canonical

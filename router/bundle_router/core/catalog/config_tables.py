@@ -9,7 +9,7 @@ evaluating text costs more.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -42,7 +42,7 @@ from bundle_router.core.values import (
     TaintSort,
     Trust,
 )
-from bundle_router.core.values.patterns import is_selected
+from bundle_router.core.values.patterns import is_selected, matches
 
 Era = Literal["auto", "handshake", "modern"]
 ServerAuth = Literal["oauth"]
@@ -123,7 +123,7 @@ _OPERATORS: Final = ("is", "in", "at_most", "at_least", "below", "host_in", "dom
 class Condition:
     """One condition on the arguments of a call: where it looks, and one operator.
 
-    What it comes to is said by `core.decide.conditions`.
+    What it comes to is said by `core.catalog.conditions`.
 
     >>> Condition("/amount", at_most=500).words
     'at_most 500'
@@ -139,14 +139,16 @@ class Condition:
         " of a list: '/items/*/price'.",
         Word,
     )
-    is_: Scalar | None = key(None, "The value is this text, number or truth value.", _Scalar)
-    in_: tuple[Scalar, ...] | None = key(
+    is_: Annotated[Scalar | None, Field(alias="is")] = key(
+        None, "The value is this text, number or truth value.", _Scalar
+    )
+    in_: Annotated[tuple[Scalar, ...] | None, Field(alias="in")] = key(
         None,
         "The value is one of these.",
         Annotated[list[_Scalar], Field(min_length=1, max_length=1000)],
     )
-    at_most: float | None = key(None, "The value is a number, and at most this.", _Number)
-    at_least: float | None = key(None, "The value is a number, and at least this.", _Number)
+    at_most: int | float | None = key(None, "The value is a number, and at most this.", _Number)
+    at_least: int | float | None = key(None, "The value is a number, and at least this.", _Number)
     below: str | None = key(
         None,
         "The value is a relative path below this folder, by its names: 'docs'. Links are not"
@@ -574,6 +576,81 @@ class Policy(AddressedRow):
 
 
 @dataclass(frozen=True, slots=True)
+class StandingBounds:
+    """The most that one grant in advance may cover: the table `standing` of an approvals row."""
+
+    calls: int = key(1, "Calls that it may cover.", absent=..., ge=1, le=10_000)
+    within_s: float = key(3_600.0, "Seconds that it may last.", absent=..., gt=0, le=30 * 86_400)
+    where: tuple[Condition, ...] = key(
+        (), "Conditions that it must keep to, beside its own.", list[Condition], max_length=20
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRow(AddressedRow):
+    """One row of calls that wait for somebody's word.
+
+    All rows that cover a call have to be answered. What makes it an exception is in `unless`.
+    """
+
+    calls: tuple[str, ...] = key(
+        (),
+        "The calls that wait: 'tool:bank.transfer', 'bundle:bank.*', or 'effect:write' for tools"
+        " that every bundle with them says can write.",
+        Words,
+        absent=...,
+        min_length=1,
+    )
+    unless: tuple[Condition, ...] = key(
+        (),
+        "The calls that do not wait: those for which all of these hold. What can't be decided"
+        " waits.",
+        list[Condition],
+        max_length=20,
+    )
+    approvers: tuple[str, ...] | None = key(
+        None,
+        "Who may answer: 'token:NAME', 'role:ROLE' of the token file, 'self' (the step's own"
+        " principal), 'client' (who sits at the agent's client). Absent: any token with the scope"
+        " `approve`.",
+        Words,
+        min_length=1,
+    )
+    persons: int = key(1, "How many of them have to grant it.", ge=1, le=5)
+    answer_within_s: float = key(
+        86_400.0, "Seconds after which an unanswered question has expired.", gt=0, le=90 * 86_400
+    )
+    use_within_s: float = key(
+        3_600.0, "Seconds after which an unused grant has expired.", gt=0, le=90 * 86_400
+    )
+    standing: StandingBounds | None = key(
+        None, "The most that a grant in advance may cover. Absent: there is none."
+    )
+    message: str = key("", "What whoever answers should look at.", max_length=2000)
+    enforce: bool = key(
+        True, "false: calls do not wait; their records say that this row would have held them."
+    )
+
+    def covers_tool(self, tool: str, bundles: Sequence[Bundle]) -> bool:
+        """Return whether the row is about a tool, which these bundles have."""
+        return any(_is_about(pattern, tool, bundles) for pattern in self.calls)
+
+
+def _is_about(pattern: str, tool: str, bundles: Sequence[Bundle]) -> bool:
+    """Return whether a pattern of calls covers a tool, which these bundles have."""
+    kind, _, name = pattern.partition(":")
+    if kind == "effect":
+        return _may_all(name, bundles)
+    names = [tool] if kind == "tool" else [bundle.id for bundle in bundles]
+    return any(matches(name, one) for one in names)
+
+
+def _may_all(effect: str, bundles: Sequence[Bundle]) -> bool:
+    """Return whether every bundle declares the effect: a tool has only what all of them have."""
+    return bool(bundles) and all(effect in bundle.effects for bundle in bundles)
+
+
+@dataclass(frozen=True, slots=True)
 class DocsLimits:
     """The table `[docs]`."""
 
@@ -611,6 +688,9 @@ class PolicyFile:
         "Further taints, each as a sort of a given one: customer = 'private'. At most 14.",
         dict[TaintName, TaintSort],
         absent=None,
+    )
+    approvals: tuple[ApprovalRow, ...] = key(
+        (), "Calls that wait for somebody's word. Rows; order does not matter.", list[ApprovalRow]
     )
     docs: DocsLimits = key(DocsLimits(), "Limits of the docs tools.", absent=None)
     repo: RepoLimits = key(RepoLimits(), "Limits of the repo tools.", absent=None)

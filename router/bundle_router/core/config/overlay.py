@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
-from bundle_router.core.catalog import Bundle, Policy, Route, Server, Settings
+from bundle_router.core.catalog import ApprovalRow, Bundle, Policy, Route, Server, Settings
 from bundle_router.core.catalog.config_tables import DocsLimits, RepoLimits
 from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile
 from bundle_router.core.config.entries import FileContent, WrittenEntry, read
@@ -43,6 +43,7 @@ class WrittenConfig:
     bundles: dict[str, WrittenEntry[Bundle]] = field(default_factory=dict)
     routes: list[WrittenEntry[Route]] = field(default_factory=list)
     policies: list[WrittenEntry[Policy]] = field(default_factory=list)
+    approvals: list[WrittenEntry[ApprovalRow]] = field(default_factory=list)
     binaries: list[WrittenEntry[BinaryRule]] = field(default_factory=list)
     taints: dict[str, WrittenEntry[TaintSort]] = field(default_factory=dict)
     docs: WrittenEntry[DocsLimits] | None = None
@@ -142,6 +143,7 @@ def _lay_over(written: WrittenConfig, content: FileContent) -> None:
     written.bundles.update((entry.name, entry) for entry in entries.get("bundles", ()))
     written.routes += entries.get("routes", ())
     written.policies += entries.get("policies", ())
+    written.approvals += entries.get("approvals", ())
     written.binaries += entries.get("binaries", ())
     written.taints.update((entry.name, entry) for entry in entries.get("taints", ()))
     written.docs = next(iter(entries.get("docs", ())), written.docs)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from bundle_router.core.catalog import Card, Catalog, Policy, Route
-from bundle_router.core.catalog.step_address import PARTS, part_names
+from bundle_router.core.catalog import ApprovalRow, Bundle, Card, Catalog, Policy, Route
+from bundle_router.core.catalog.step_address import PARTS, AddressedRow, part_names
 from bundle_router.core.config.bundles import BundleResolver
 from bundle_router.core.config.config_text import ConfigFile
 from bundle_router.core.config.entries import WrittenEntry
@@ -103,6 +103,23 @@ def resolve_policies(
             )
         )
     return tuple(policies)
+
+
+def resolve_approvals(
+    written: WrittenConfig,
+    bundles: Mapping[str, Bundle],
+    resolver: BundleResolver,
+    report: Report,
+) -> tuple[ApprovalRow, ...]:
+    if not written.approvals:
+        return ()
+    from bundle_router.core.config.approval_rows import ApprovalRowCheck  # few configs have rows
+
+    _check_names(written.approvals, "approvals row", report)
+    for entry in written.approvals:
+        _check_address(entry, report)
+        ApprovalRowCheck(entry, bundles, resolver, report).check()
+    return tuple([entry.value for entry in written.approvals])
 
 
 class _Targets:
@@ -202,7 +219,7 @@ class _Targets:
             self._report.add_about(self._entry, where, f"unknown tool {name!r}", hint)
 
 
-def _check_address(entry: WrittenEntry[Route] | WrittenEntry[Policy], report: Report) -> None:
+def _check_address(entry: WrittenEntry[AddressedRow], report: Report) -> None:
     combinations = 1
     for part, names in zip(PARTS, entry.value.patterns, strict=True):
         check_globs(entry, part.name, names, report)
@@ -213,7 +230,7 @@ def _check_address(entry: WrittenEntry[Route] | WrittenEntry[Policy], report: Re
 
 
 def _check_names(
-    entries: Iterable[WrittenEntry[Route]] | Iterable[WrittenEntry[Policy]],
+    entries: Iterable[WrittenEntry[AddressedRow]],
     noun: str,
     report: Report,
 ) -> None:
@@ -306,6 +323,7 @@ def resolve(
         bundles=bundles,
         routes=resolve_routes(written, resolver, report),
         policies=resolve_policies(written, resolver, local_tools, report),
+        approvals=resolve_approvals(written, bundles, resolver, report),
         settings=resolve_settings(written, resolver, report),
         local=resolve_local(written, report, check_binary),
         cards={

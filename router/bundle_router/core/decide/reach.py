@@ -58,7 +58,7 @@ class _PartReach:
 def _part_reach(part: PartClasses) -> _PartReach:
     words: dict[int, str] = {}
     words_of_pattern: dict[str, dict[int, str]] = {}
-    for name_class, (policies, _) in zip(part.classes, part.masks, strict=True):
+    for name_class, (policies, *_) in zip(part.classes, part.masks, strict=True):
         words.setdefault(policies, name_class.example)
         for pattern in name_class.patterns:
             words_of_pattern.setdefault(pattern, {}).setdefault(policies, name_class.example)
@@ -82,7 +82,7 @@ class Reach:
         self._granting = sum(
             1 << index for index, row in enumerate(catalog.policies) if row.allow is not None
         )
-        parts = classes_of_parts((catalog.policies, catalog.routes))
+        parts = classes_of_parts((catalog.policies, catalog.routes, catalog.approvals))
         self._parts = [_part_reach(part) for part in parts]
         everywhere = None
         if all(part.complete for part in parts):

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from bundle_router.core.catalog import (
     CATALOG_SCHEMA,
+    ApprovalRow,
     Bundle,
     Card,
     Catalog,
@@ -20,6 +21,7 @@ from bundle_router.core.catalog import (
     Settings,
     Skill,
 )
+from bundle_router.core.catalog.config_keys import key_name
 from bundle_router.core.records.field_types import FieldForm, fields_of
 from bundle_router.core.values import LocalSettings, TaintSort
 
@@ -34,11 +36,16 @@ def catalog_form() -> Mapping[str, FieldForm]:
         "schema": FieldForm(Literal[CATALOG_SCHEMA], "The form of the file, with its version."),
         **fields_of(
             Catalog,
-            ("servers", "bundles", "routes", "policies", "settings", "local", "cards", "skills"),
+            (
+                *("servers", "bundles", "routes", "policies", "approvals", "settings"),
+                *("local", "cards", "skills"),
+            ),
+            optional=("approvals",),
             servers=[_value_form(Server)],
             bundles=[_value_form(Bundle)],
             routes=[_value_form(Route)],
             policies=[_value_form(Policy)],
+            approvals=[_value_form(ApprovalRow)],
             settings=_value_form(Settings),
             local=_value_form(LocalSettings),
             cards=[_value_form(Card)],
@@ -52,7 +59,7 @@ def _value_form(value: type) -> Mapping[str, FieldForm]:
     """Return the form of a value of the catalog: without `ADDED` fields at their default."""
     forms = {name: _form(hint) for name, hint in get_type_hints(value).items()}
     return {
-        name: FieldForm(forms[name], field.described_by, field.is_optional)
+        key_name(name): FieldForm(forms[name], field.described_by, field.is_optional)
         for name, field in fields_of(value, optional=getattr(value, "ADDED", ())).items()
     }
 

@@ -21,7 +21,17 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from bundle_router.core.catalog import Bundle, Card, Catalog, Policy, Route, Server, Settings, Skill
+from bundle_router.core.catalog import (
+    ApprovalRow,
+    Bundle,
+    Card,
+    Catalog,
+    Policy,
+    Route,
+    Server,
+    Settings,
+    Skill,
+)
 from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide.decide import Question, decide, decide_without_answer, settle
 from bundle_router.core.decide.plans import Plans, permitted_tools
@@ -186,6 +196,7 @@ def catalog_from(value: Mapping[str, Any]) -> Catalog:
             bundles={bundle.id: bundle for bundle in bundles},
             routes=values_of(Route, "routes"),
             policies=values_of(Policy, "policies"),
+            approvals=values_of(ApprovalRow, "approvals"),
             settings=_adapter_of(Settings).validate_python(value.get("settings", {})),
             local=LocalSettings.model_validate(value.get("local", {})),
             cards={card.name: card for card in cards},

@@ -30,6 +30,7 @@ from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.core.servers.warning_light import Neighbourhood, inspect
 from bundle_router.core.values.patterns import is_glob, matches
 from bundle_router.errors import Problem
+from bundle_router.review.lint import approval_rules as approvals
 from bundle_router.review.lint import bundle_rules as bundles
 from bundle_router.review.lint import row_rules as rows
 from bundle_router.review.lint.findings import LintFinding, ReadContent, Subject
@@ -89,6 +90,10 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "allow-everything": ("risk", rows.allow_everything),
     "exec-everywhere": ("risk", rows.exec_everywhere),
     "denied-elsewhere": ("risk", rows.denied_elsewhere),
+    "approval-never": ("warning", approvals.approval_never),
+    "approval-in-code": ("risk", approvals.approval_in_code),
+    "unknown-pointer": ("risk", approvals.unknown_pointer),
+    "unseen-argument": ("risk", approvals.unseen_argument),
     "no-room": ("warning", rows.no_room),
     "learned-rank": ("warning", rows.learned_rank),
     "risky-default": ("risk", rows.risky_default),
@@ -190,6 +195,7 @@ def pin_problems(
             )
             yield Problem(file, 0, "origin", message, again, "warning", "pin-origin")
         yield from _unpinned(written, server_pins, again)
+        yield from _pinned_places(catalog, written, server_pins)
         yield from _lights(server_pins, file, everyone)
 
 
@@ -221,6 +227,30 @@ def _unpinned(written: WrittenConfig, known: Pins, again: str) -> Iterator[Probl
                 message = f"{tool!r} is none of the {len(names)} pinned tools"
                 hint = f"did you mean '{known.server}.{nearest}'?"
                 report.add(policy.file, place, message, hint, level="warning", rule="unpinned-tool")
+    yield from report.problems()
+
+
+def _pinned_places(catalog: Catalog, written: WrittenConfig, known: Pins) -> Iterator[Problem]:
+    """Yield what the pinned schemas show of the conditions in rows of approvals."""
+    report = Report(())
+    schemas = {
+        f"{known.server}.{pin.tool}": json.loads(pin.definition).get("inputSchema", {})
+        for pin in known.pins
+    }
+    for word, rule in (
+        ("unknown-pointer", approvals.unknown_places),
+        ("unseen-argument", approvals.unseen_places),
+    ):
+        for finding in rule(catalog, written.approvals, schemas):
+            path = (*finding.entry.path, *finding.path)
+            report.add(
+                finding.entry.file,
+                path,
+                finding.message,
+                finding.suggestion,
+                level="risk",
+                rule=word,
+            )
     yield from report.problems()
 
 

@@ -201,22 +201,22 @@ def _below(operand: str, value: Any) -> bool:
     return False
 
 
-_DRIVE: Final = re.compile(r"[A-Za-z]:")
-_ENCODED: Final = re.compile(r"%(?:2e|2f|5c|00)", re.IGNORECASE)
+_NOT_BELOW: Final = re.compile(r"\A/|\A[A-Za-z]:|\\|%(?:2e|2f|5c|00)", re.IGNORECASE)
+"""A path from the top, a drive, a backslash, and what some readers decode to a dot or a slash."""
 
 
 def _path_parts(text: Any) -> list[str]:
     """Return the names of a relative path, without `.`. Links are not followed."""
     if not isinstance(text, str):
         raise _Undecidable("is no text")
-    if unicodedata.normalize("NFKC", text) != text:
-        raise _Undecidable("can be read as another path")
-    if text.startswith("/") or _DRIVE.match(text) or "\\" in text:
-        raise _Undecidable("is no relative path with '/' between its names")
-    if _ENCODED.search(text) or not text.isprintable():
+    if unicodedata.normalize("NFKC", text) != text or not text.isprintable():
         raise _Undecidable("holds characters that can be read as others")
+    unclear = _NOT_BELOW.search(text)
+    if unclear is not None:
+        raise _Undecidable("is no plain relative path with '/' between its names")
     parts = [part for part in text.split("/") if part not in ("", ".")]
-    if any(set(part) <= {".", " "} for part in parts):
+    upwards = [part for part in parts if not part.strip(". ")]
+    if upwards:
         raise _Undecidable("leads out of its folder, or may")
     return parts
 
@@ -231,7 +231,8 @@ def _host_in(operand: Sequence[str], value: Any) -> bool:
     url = _HTTPS.fullmatch(value)
     if url is None:
         raise _Undecidable("is no https URL")
-    return _host(url[1]) in [_listed_host(host) for host in operand]
+    listed = map(_listed_host, operand)
+    return _host(url[1]) in listed
 
 
 def _host(authority: str) -> tuple[str, str]:
