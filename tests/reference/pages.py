@@ -14,6 +14,7 @@ from tests.reference import (
     http_page,
     python_page,
     records_page,
+    tables_page,
 )
 
 FOLDER: Final = Path(__file__).parents[2] / "router" / "docs" / "reference"
@@ -23,6 +24,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "config.md": config_page.page,
     "errors.md": errors_page.page,
     "records.md": records_page.page,
+    "tables.md": tables_page.page,
     "http.md": http_page.page,
     "codes.md": codes_page.page,
 }

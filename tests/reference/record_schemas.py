@@ -5,6 +5,7 @@ that no field is described twice.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -42,11 +43,15 @@ def schema_of(record: WrittenRecord) -> dict[str, Any]:
 
 
 def description_of(field: FieldForm) -> str:
-    """Return what a field means. Raises KeyError where its value does not say."""
+    """Return what a field means, in the words of JSON. Raises KeyError where its value does not
+    say.
+    """
     if isinstance(field.described_by, str):
-        return field.described_by
-    value, name = field.described_by
-    return descriptions_of(value)[name]
+        text = field.described_by
+    else:
+        value, name = field.described_by
+        text = descriptions_of(value)[name]
+    return re.sub(r"\bNone\b", "null", text)
 
 
 def _object_schema(form: Mapping[str, FieldForm]) -> dict[str, Any]:

@@ -83,9 +83,13 @@ def _example(known: Mapping[str, str], path: str) -> str:
 
 def unit_of(path: str, field: FieldForm) -> str:
     """Return the unit of a field's values; empty for what has none."""
-    name = path.rpartition(".")[2]
     kinds = schema_of_form(field.form).get("type", "")
     is_number = any(kind in kinds for kind in _NUMBERS)
+    return unit_of_name(path.rpartition(".")[2], is_number=is_number)
+
+
+def unit_of_name(name: str, *, is_number: bool) -> str:
+    """Return the unit that the end of a name tells; empty where it tells none."""
     for end, unit in _UNITS.items():
         if name.endswith(end) and is_number == (unit != "UTC"):
             return unit

@@ -26,6 +26,7 @@ from bundle_router.core.records.heads import StoredHead
 from bundle_router.core.records.receipt import make_receipt
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.records.step_labels import StepLabel
+from bundle_router.core.records.table_columns import TABLES
 from bundle_router.core.records.written_records import RECORDS
 from bundle_router.core.values import CODES, FAILURES, OUTCOMES, REASONS, SOURCES
 from bundle_router.core.values.words import EmbeddingUse, Recall, Verdict
@@ -97,6 +98,15 @@ def test_every_argument_says_what_it_is(words: str, verb: argparse.ArgumentParse
         if not action.help and not isinstance(action, argparse._SubParsersAction)
     ]
     assert silent == [], words
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def test_every_column_has_one_entry_with_a_sentence() -> None:
+    columns = [(name, spec) for table in TABLES.values() for name, spec in table.items()]
+    assert entries(stored("tables.md")) == [name for name, _ in columns]
+    assert [name for name, spec in columns if not spec.meaning.endswith(".")] == []
 
 
 # --- config ---------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from bundle_router.core.records.tables import COLUMNS, Row, Table
+from bundle_router.core.records.table_columns import Table
+from bundle_router.core.records.tables import COLUMNS, Row
 from bundle_router.errors import needs_extra, storage_error
 
 Format = Literal["csv", "parquet"]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from bundle_router.adapters.database_file import create_private, use_wal
 from bundle_router.adapters.private_folders import temporary_root
-from bundle_router.core.records.tables import COLUMNS, Kind, Row, Table, keys_of
+from bundle_router.core.records.table_columns import Kind, Table
+from bundle_router.core.records.tables import COLUMNS, Row, keys_of
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.errors import NotInstalled, RequestError, StorageError, storage_error
 

@@ -28,7 +28,8 @@ from bundle_router.adapters.index.totals import add, subtract
 from bundle_router.adapters.tokenizer import token_counter
 from bundle_router.core.records.call_records import read_record
 from bundle_router.core.records.read_model import SEARCHED_CHARACTERS, RunStamp
-from bundle_router.core.records.tables import COLUMNS, Row, RunRows, Table, run_row
+from bundle_router.core.records.table_columns import Table
+from bundle_router.core.records.tables import COLUMNS, Row, RunRows, run_row
 from bundle_router.errors import CorruptRun, StorageError, UnknownRun
 
 if TYPE_CHECKING:

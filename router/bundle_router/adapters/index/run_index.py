@@ -67,7 +67,8 @@ from bundle_router.core.records.read_model import (
     TextHit,
     Timeline,
 )
-from bundle_router.core.records.tables import COLUMNS, Table
+from bundle_router.core.records.table_columns import Table
+from bundle_router.core.records.tables import COLUMNS
 from bundle_router.core.results.artifact_handles import PREFIX as HANDLE
 from bundle_router.core.values import Address
 from bundle_router.errors import RequestError, StorageError, UnknownRun

@@ -1,10 +1,5 @@
 """Records as rows, for databases, spreadsheets and pages: one table for each kind of thing, no
-nesting.
-
-runs one row a run, with its totals labels one row a bundle that a reviewer labelled decisions one
-row a decision calls one row a call or a request passed on bundles one row a bundle shown or left
-out artifacts one row a reference to stored bytes exposures one row a tool that decisions showed, by
-digest: many decisions show the same
+nesting. `table_columns` says what there is in each.
 """
 
 from __future__ import annotations
@@ -12,186 +7,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from bundle_router.core.catalog.step_address import PARTS
+from bundle_router.core.records.table_columns import TABLES, Kind, Table
 from bundle_router.core.values.doubt import doubt_of
 
-Table = Literal["runs", "decisions", "bundles", "exposures", "calls", "artifacts", "labels"]
-Kind = Literal["text", "integer", "real", "boolean", "timestamp"]
-
 COLUMNS: Final[Mapping[Table, Mapping[str, Kind]]] = {
-    "runs": {
-        "run_id": "text",
-        "state": "text",
-        "opened": "timestamp",
-        "closed": "timestamp",
-        "began": "timestamp",
-        "ended": "timestamp",
-        "took_ms": "real",
-        "parent_run_id": "text",
-        "parent_decision_id": "text",
-        "workspace": "text",
-        "catalog_revision": "text",
-        "workflow": "text",
-        "principal": "text",
-        "records": "integer",
-        "bytes": "integer",
-        "problem": "text",
-        "verified": "integer",
-        "tampered": "text",
-        "decisions": "integer",
-        "calls": "integer",
-        "denied": "integer",
-        "failed": "integer",
-        "degraded": "integer",
-        "model_failures": "integer",
-        "searches": "integer",
-        "media": "integer",
-        "labels": "integer",
-        "tokens": "integer",
-        "all_tokens": "integer",
-        "result_tokens": "integer",
-        "results_uncounted": "integer",
-        "cost_usd": "real",
-    },
-    "decisions": {
-        "run_id": "text",
-        "seq": "integer",
-        "time": "timestamp",
-        "decision_id": "text",
-        "catalog_revision": "text",
-        "input_digest": "text",
-        "principal": "text",
-        **dict.fromkeys((part.name for part in PARTS), "text"),
-        "goal": "text",
-        "constraints": "text",
-        "parent_run_id": "text",
-        "parent_decision_id": "text",
-        "branch": "text",
-        "key": "text",
-        "policy": "text",
-        "labels": "text",
-        "source": "text",
-        "degraded": "boolean",
-        "degraded_code": "text",
-        "route": "text",
-        "justification": "text",
-        "shown": "integer",
-        "left_out": "integer",
-        "evicted": "integer",
-        "tools": "integer",
-        "tokens": "integer",
-        "all_tools": "integer",
-        "all_tokens": "integer",
-        "exposure": "text",
-        "model": "text",
-        "model_failure": "text",
-        "attempts": "integer",
-        "input_tokens": "integer",
-        "output_tokens": "integer",
-        "cost_usd": "real",
-        "model_ms": "real",
-        "model_sure": "boolean",
-        "verdict": "text",
-        "probability": "real",
-        "threshold": "real",
-        "doubt": "text",
-        "embeddings": "text",
-        "elapsed_us": "integer",
-        "used": "integer",
-        "calls": "integer",
-        "result_tokens": "integer",
-        "results_uncounted": "integer",
-    },
-    "bundles": {
-        "run_id": "text",
-        "seq": "integer",
-        "position": "integer",
-        "bundle": "text",
-        "tool": "text",
-        "shown": "boolean",
-        "rank": "integer",
-        "reason": "text",
-        "code": "text",
-        "detail": "text",
-        "mode": "text",
-        "calls": "integer",
-    },
-    "exposures": {
-        "exposure": "text",
-        "position": "integer",
-        "tool": "text",
-        "bundle": "text",
-        "place": "text",
-        "tokens": "integer",
-    },
-    "calls": {
-        "run_id": "text",
-        "seq": "integer",
-        "time": "timestamp",
-        "kind": "text",
-        "call_id": "text",
-        "decision_id": "text",
-        "decision_seq": "integer",
-        "server": "text",
-        "tool": "text",
-        "bundle": "text",
-        "via": "text",
-        "key": "text",
-        "branch": "text",
-        "attempt": "integer",
-        "outcome": "text",
-        "code": "text",
-        "arguments": "text",
-        "result": "text",
-        "result_tokens": "integer",
-        "original_bytes": "integer",
-        "kept_bytes": "integer",
-        "rule": "text",
-        "flags": "text",
-        "cached": "boolean",
-        "cached_from": "text",
-        "elapsed_ms": "real",
-        "ready_ms": "real",
-    },
-    "artifacts": {
-        "run_id": "text",
-        "seq": "integer",
-        "position": "integer",
-        "uri": "text",
-        "sha256": "text",
-        "mime_type": "text",
-        "bytes": "integer",
-        "role": "text",
-        "name": "text",
-        "width": "integer",
-        "height": "integer",
-        "duration_s": "real",
-    },
-    "labels": {
-        "run_id": "text",
-        "seq": "integer",
-        "position": "integer",
-        "decision_id": "text",
-        "bundle": "text",
-        "needed": "boolean",
-        "by": "text",
-        "time": "timestamp",
-    },
+    table: {name: column.kind for name, column in columns.items()}
+    for table, columns in TABLES.items()
 }
-"""Every table's columns in order. `KEYS` identify a row.
-
-`result_tokens` counts the text of results as the model saw it, in cl100k_base as definitions are
-counted; `results_uncounted` those that were indexed without a tokenizer.
-
-A run is verified when it is indexed: its first `verified` records are as they were written, and
-`tampered` says what is not. Those that are added to an open run are verified when it ends.
-
-`used` and `calls` of decisions and bundles connect them with what followed: called bundles, and
-calls. A call's `kind` is `call` or `request`; one without an end has no `outcome`, and its `seq` is
-that of its start.
-"""
+"""The kind of every table's columns, in order. `KEYS` identify a row."""
 KEYS: Final = frozenset(("run_id", "seq", "position"))
 _OWN_KEYS: Final[Mapping[Table, frozenset[str]]] = {
     "exposures": frozenset(("exposure", "position"))
