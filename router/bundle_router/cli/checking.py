@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import print_json, say
@@ -20,11 +20,14 @@ from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.decide.unusable_tools import unused_local
 from bundle_router.core.servers.pins.reviewed import Pins
 from bundle_router.core.values.spelling import Suggester
-from bundle_router.errors import Problem
+from bundle_router.errors import Problem, RequestError
 from bundle_router.review.example_writing.candidates import lacking_line
 from bundle_router.review.unrouted import unpickable_line
 from bundle_router.review.vendor import drifted_wrappers, module_name
 from bundle_router.workbench.server_reviews import Review, json_of, lines_of, remote_servers, review
+
+if TYPE_CHECKING:
+    from bundle_router.workbench.model_checks import ModelCheck
 
 FEW_BUNDLES: Final = 20
 """Bundles among which words alone tell the right one."""
@@ -45,6 +48,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also ask every tool server whether it is still as pinned",
     )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="with --live: also ask each model a question of under 100 tokens, which costs that",
+    )
     add_development(parser)
     add_json(parser)
 
@@ -62,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         read_catalog,
     )
 
+    if arguments.yes and not arguments.live:
+        raise RequestError("--yes is for the models", advice="give --live, too")
     local = local_servers(arguments)
     _, cards = local_cards(local)
     config = config_folder(arguments)
@@ -89,14 +99,15 @@ def run(arguments: argparse.Namespace) -> int:
         problems += _stale_wrappers(catalog, pins, folder)
     live_servers = remote_servers(catalog, ()) if arguments.live else []
     live = list(review(catalog, pins, live_servers, development=arguments.development))
-    _show(
-        arguments, _Checked(files, problems, fixes, catalog, unpinned_servers(catalog, pins), live)
-    )
+    models = _ask_models(catalog) if arguments.yes else ()
+    unpinned = unpinned_servers(catalog, pins)
+    _show(arguments, _Checked(files, problems, fixes, catalog, unpinned, live, models))
     if any(row.comparison is not None and not row.clean for row in live) or (
         problems and arguments.strict
     ):
         return 1
-    return 4 if any(row.comparison is None for row in live) else 0
+    failed = any(row.comparison is None for row in live) or any(row.failure for row in models)
+    return 4 if failed else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +120,7 @@ class _Checked:
     catalog: Catalog | None = None
     unpinned: Sequence[str] = ()
     live: Sequence[Review] = ()
+    models: Sequence[ModelCheck] = ()
 
 
 def _fix(config: str | None) -> list[str]:
@@ -138,6 +150,14 @@ def _fix(config: str | None) -> list[str]:
     return lines
 
 
+def _ask_models(catalog: Catalog) -> Sequence[ModelCheck]:
+    if not catalog.settings.model.names:
+        return ()
+    from bundle_router.workbench.model_checks import check_models
+
+    return check_models(catalog)
+
+
 def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     catalog = checked.catalog
     if arguments.json:
@@ -149,6 +169,7 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
                 "fixed": checked.fixes,
                 "unpinned": checked.unpinned,
                 "live": [json_of(row) for row in checked.live],
+                "models": [asdict(row) for row in checked.models],
             }
         )
         return
@@ -173,6 +194,11 @@ def _show(arguments: argparse.Namespace, checked: _Checked) -> None:
     for row in checked.live:
         for line in lines_of(row):
             say(line)
+    for check in checked.models:
+        say(check.line)
+    if arguments.live and catalog.settings.model.names and not checked.models:
+        names = ", ".join(catalog.settings.model.names)
+        say(f"not asked: {names} (--yes asks each model a question of under 100 tokens)")
     nouns = (
         ("bundle", "bundles"),
         ("route", "routes"),
