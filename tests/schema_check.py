@@ -49,6 +49,8 @@ def _records_are_checked() -> Iterator[None]:
         CallStarted,
         RequestPassed,
         SubRunOpened,
+        TaintCleared,
+        TaintPassed,
     )
     from bundle_router.core.records.decision_record import DecisionRecord
     from bundle_router.core.records.run_header import RunHeader
@@ -62,7 +64,8 @@ def _records_are_checked() -> Iterator[None]:
         return written
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (DecisionRecord, CallStarted, CallFinished, RequestPassed, SubRunOpened):
+        calls = (CallStarted, CallFinished, RequestPassed, SubRunOpened, TaintPassed, TaintCleared)
+        for kind in (DecisionRecord, *calls):
             patch.setattr(kind, "to_json", _checked(kind.to_json))
         patch.setattr(RunHeader, "sealed", checked_seal)
         yield

@@ -19,7 +19,7 @@ Every key of the five files of a `config/` folder. {GENERATED} from the code tha
 shipped ones, and what checks them, says [config/README.md](../../../config/README.md).
 
 """
-_NAMES: Final = {"servers": "NAME", "bundles": "ID", "options": "MODEL"}
+_NAMES: Final = {"servers": "NAME", "bundles": "ID", "options": "MODEL", "forms": "NAME"}
 
 
 def page() -> str:

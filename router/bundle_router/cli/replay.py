@@ -89,6 +89,8 @@ def _show(total: ReplayOutcome, places: Places) -> None:
         or "none"
     )
     say(f"{counted(behaviour.decisions, 'decision')}: {summary}")
+    for sentence in total.taints.sentences():
+        say_whole("", sentence, under=2)
     for group in behaviour.ordered_groups():
         _show_group(group, places)
     if total.differing:

@@ -18,6 +18,8 @@ from bundle_router.core.records.call_records import (
     Record,
     RequestPassed,
     SubRunOpened,
+    TaintCleared,
+    TaintPassed,
 )
 from bundle_router.core.records.decision_record import DecisionRecord, policy_json
 from bundle_router.core.records.outline import (
@@ -146,6 +148,8 @@ class _Printer:
         elif isinstance(record, SubRunOpened):
             run_id = record.sub_run_id
             say(f"{record.seq:>6}  {self._clock(record.time)}sub-run {run_id} began further below")
+        elif isinstance(record, TaintPassed | TaintCleared):
+            say_whole(f"{record.seq:>6}  ", self._clock(record.time) + taint_words(record), under=8)
         elif not isinstance(record, DecisionRecord):
             _show_sub_run(record, self._clock(entry.time).strip())
 
@@ -163,6 +167,16 @@ class _Printer:
             arguments = started.arguments
         what = f"{self._clock(record.time)}call {record.name}{branch}"
         _show_ended(record, what, arguments, noticed, again)
+
+
+def taint_words(record: TaintPassed | TaintCleared) -> str:
+    """Return what a record says of taints, for people."""
+    taints = ", ".join(record.taints)
+    branch = f"branch {record.branch}" if record.branch else "the default branch"
+    if isinstance(record, TaintCleared):
+        return f"{taints} of {branch} cleared by {record.by}: {record.reason}"
+    form = f", in the form {record.form}" if record.form else ""
+    return f"{taints} came into {branch} from run {record.from_run}, by {record.tool}{form}"
 
 
 def _show_sub_run(run: RunSummary, began_at: str) -> None:

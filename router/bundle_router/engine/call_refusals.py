@@ -9,15 +9,13 @@ from bundle_router.core.exposure.meta_tools.resolving import ResolvedName
 from bundle_router.core.exposure.meta_tools.signatures import takes_nothing
 from bundle_router.core.results.shaping import shape
 from bundle_router.core.servers.transport.tool_servers import CallOutcome
-from bundle_router.core.values import Outcome, Text
+from bundle_router.core.values import Text
 from bundle_router.engine.engine_ports import EnginePorts
 from bundle_router.engine.made_calls import finish_call
-from bundle_router.engine.results import AdmittedCall, Result
+from bundle_router.engine.results import AdmittedCall, Refusal, Result
 from bundle_router.engine.run_records import OpenRun
 from bundle_router.engine.surface import CallTarget, RunState, why_not
 
-Refusal = tuple[Outcome, str, str]
-"""Why a call is refused: its outcome, the code, and the text for the agent."""
 MAX_NAMED: Final = 20
 """Tools that a refusal names at most."""
 
@@ -57,6 +55,12 @@ def unfit_arguments(state: RunState, tool: str, problems: Sequence[str]) -> Refu
         schema = f"\nIts schema: {card.schema}"
     text = f"The arguments of {tool!r} do not fit: {'; '.join(problems)}.{schema}"
     return "invalid_arguments", "invalid_arguments", text
+
+
+def tainted_call(tool: str, detail: str) -> Refusal:
+    """Return the refusal of a call by what its branch has seen since the step was decided."""
+    text = f"{tool!r} was not called (tainted: {detail}). Nothing was sent."
+    return "denied", "tainted", text
 
 
 def closed_folder(state: RunState) -> Refusal:

@@ -37,7 +37,6 @@ from bundle_router.core.servers.transport.tool_servers import CallOutcome, Scope
 from bundle_router.core.values.canonical import time_text
 from bundle_router.engine.arguments import check_arguments
 from bundle_router.engine.call_refusals import (
-    Refusal,
     closed_folder,
     malformed_arguments,
     missing_tool,
@@ -57,6 +56,7 @@ from bundle_router.engine.made_calls import (
     layers_of,
 )
 from bundle_router.engine.results import (
+    NO_TAINTS,
     AdmittedCall,
     BegunCall,
     CallJudgement,
@@ -64,6 +64,7 @@ from bundle_router.engine.results import (
     Joined,
     KeyTaken,
     OutdatedCall,
+    Refusal,
     RefusedCall,
     Result,
 )
@@ -96,6 +97,7 @@ class CallAdmission:
         self._problems = problems
         self._tree = tree
         self._started_ns = 0
+        self._taints = NO_TAINTS
 
     def judge(self, wait_s: float) -> CallJudgement:
         """Return what the call comes to. Raises RunBusy, StorageError."""
@@ -171,6 +173,10 @@ class CallAdmission:
             call = self._call(known.attempt + 1)
             refusal = withheld_result(known.name, *withheld)
             return RefusedCall(refuse(self._at.ports, self._run, call, refusal, wait_s))
+        if self._run.fold.ledger is not None:
+            from bundle_router.engine.call_taints import take_on_result  # few configs look at them
+
+            take_on_result(self._at, self._state, known, wait_s)
         same_principal = known.principal == self._state.step.principal
         return KeyTaken(known, self._has_tool(known), same_principal)
 
@@ -185,6 +191,12 @@ class CallAdmission:
             return over
         if self._target.server is None:
             return missing_tool(state, self._target)
+        if self._run.fold.ledger is not None:
+            from bundle_router.engine.call_taints import taints_of_call  # few configs look at them
+
+            self._taints = taints_of_call(self._at, state, self._target, arguments.text)
+            if self._taints.refusal is not None:
+                return self._taints.refusal
         if arguments.wrong is not None:
             return malformed_arguments(tool, *arguments.wrong)
         if self._problems:
@@ -205,7 +217,14 @@ class CallAdmission:
             attempt=attempt,
             writer=run.runs.store.writer if self._request.key else "",
             arguments_digest=self._request.digest,
+            returns=self._taints.returns,
+            sends=self._taints.sends,
+            would=self._taints.would,
         )
+        if self._taints.returns and run.parent_id is not None:
+            # Before the start: a parent may be too careful, and never too free.
+            content = (record.name, "", frozenset(record.returns))
+            self._at.tree.pass_taints(run, self._state.decided, content, wait_s)
         call = self._call(attempt, record, self._joined())
         if record.writer:
             note_begun(run, record)

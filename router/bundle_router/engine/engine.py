@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from bundle_router.core.catalog import Catalog, Feature
@@ -23,7 +23,7 @@ from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.exposure.meta_tools.definitions import EXECUTE, NAMES
 from bundle_router.core.exposure.names import names_in
 from bundle_router.core.servers.pins.reviewed import Pins
-from bundle_router.core.values import Decision, Facts, Step
+from bundle_router.core.values import Decision, Facts, Seen, Step
 from bundle_router.core.values.folders import TOP, relative_folder
 from bundle_router.engine.discovery import ServerDiscovery
 from bundle_router.engine.engine_ports import CallPorts, EnginePorts
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from bundle_router.engine.relay import RelayedRequest
     from bundle_router.engine.results import CallRequest, Result
 
+T = TypeVar("T")
 ON_LOOP: Final = OnLoop()
 TOGETHER: Final = 4
 """Calls that begin in one turn of an event loop.
@@ -574,6 +575,44 @@ class Engine:
             for request in requests:
                 run.passing.pop(id(request), None)
             await run.leave()
+
+    # --- what a run has seen ----------------------------------------------------------------------
+
+    def seen(self, run_id: str, branch: str) -> tuple[Seen, ...]:
+        """See `Router.seen`. Blocks."""
+        run = self._reading(run_id)
+        with run.lock:
+            ledger = run.fold.ledger
+            return ledger.seen(branch) if ledger is not None else ()
+
+    async def clear(
+        self, run_id: str, taints: Sequence[str], by: str, reason: str, branch: str
+    ) -> tuple[Seen, ...]:
+        """See `Router.clear`."""
+        from bundle_router.engine.clearing import clear
+
+        run = await self._hold_run(run_id)
+        try:
+            return await clear(CallPorts(self.ports, run, self._tree), taints, by, reason, branch)
+        finally:
+            await run.leave()
+
+    async def hand_back(self, run_id: str, value: T, form: str) -> T:
+        """See `Router.hand_back`."""
+        from bundle_router.engine.clearing import hand_back
+
+        run = await self._hold_run(run_id)
+        try:
+            await hand_back(CallPorts(self.ports, run, self._tree), self.catalog, value, form)
+        finally:
+            await run.leave()
+        return value
+
+    def _reading(self, run_id: str) -> OpenRun:
+        run = self.runs.reading(run_id)
+        if run is None:
+            raise UnknownRun(f"there is no run {self.runs.quote_run(run_id)}", advice=FIRST_STEP)
+        return run
 
     def artifact(self, run_id: str, uri: str, principal: str | None = None) -> bytes:
         """See `Router.artifact`. `principal`: only what that one may read."""

@@ -391,6 +391,7 @@ def end_record(
         result=None if outcome.outcome == "cancelled" else outcome.shaped.text,
         artifacts=outcome.stored,
         cached_from=outcome.source,
+        returns=outcome.returns,
         **measured,
     )
 

@@ -177,11 +177,15 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
         run.signed_at(decision_id),
     )
     reply = await asyncio.to_thread(_answer, question, meta_request)
+    returns: tuple[str, ...] = ()
     if request.joins:
         reply = _with_leaving(state, reply)
     if isinstance(meta_request, ReadArtifact | SearchArtifact) and reply.code in ("", BAD_QUERY):
         is_framed = await asyncio.to_thread(at.tree.is_framed, run.id, meta_request.sha256)
         reply = replace(reply, framed=is_framed)
+        if run.fold.ledger is not None:
+            read = partial(at.tree.artifact_taints, run, arguments.text)
+            returns = tuple(sorted(await asyncio.to_thread(read)))
     shaped = await shape_blocks(
         ports,
         state.catalog.settings.limits.max_result_chars,
@@ -199,7 +203,11 @@ async def _answer_call(at: CallPorts, call: AdmittedCall) -> Result:
             joined = joined_after(state, run.fold.activation(state.decided.branch), reply.asked)
         if is_present:
             run.signed = (decision_id, run.signed_at(decision_id) | {*reply.signed})
-        outcome = CallOutcome(reply.outcome, reply.code, shaped, stored=stored, joined=joined)
+        outcome = CallOutcome(
+            reply.outcome, reply.code, shaped, stored=stored, joined=joined, returns=returns
+        )
+        if returns and run.parent_id is not None:
+            at.tree.pass_taints(run, state.decided, (call.tool, "", frozenset(returns)), wait_s)
         result = finish_call(ports, run, call, outcome, wait_s=wait_s)
         return replace(result, artifacts=(*reply.media, *result.artifacts))
 

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Catalog
+from bundle_router.core.records.fold import RunFold
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values import Activation
 from bundle_router.core.values.words import shown_run_id
@@ -26,6 +27,9 @@ from bundle_router.errors import (
     expect,
 )
 from bundle_router.ports import Diagnostics, Redactor, RunLog, RunStore
+
+if TYPE_CHECKING:
+    from bundle_router.core.records.seen import SeenLedger
 
 NOTHING_ACTIVE: Final = Activation()
 FIRST_STEP: Final = (
@@ -141,7 +145,10 @@ class RunTable:
         limits = self._catalog.settings.limits
         log_settings = self._catalog.settings.log
         run = OpenRun(
-            log, self, recent_steps=limits.recent_steps, durable=log_settings.durability == "disk"
+            log,
+            self,
+            RunFold(limits.recent_steps, self._ledger()),
+            durable=log_settings.durability == "disk",
         )
         with ExitStack() as on_error:
             on_error.callback(
@@ -158,6 +165,14 @@ class RunTable:
                 self._runs[run_id] = run
             on_error.pop_all()
         return run
+
+    def _ledger(self) -> SeenLedger | None:
+        """Return what keeps what the branches of a run have seen; None where no row asks for it."""
+        if not self._catalog.looks_at_taints:
+            return None
+        from bundle_router.core.records.seen import SeenLedger  # few configs have such a row
+
+        return SeenLedger(self._catalog)
 
     def keep_catalog(self, run: OpenRun, wait_s: float) -> None:
         """Make sure that the catalog of a decision is stored with the run.

@@ -10,9 +10,11 @@ Rules:
    any other; in a frame where the program called a tool of a server that has one.
 3. Where the program has a key, its calls have keys by their order: a second run gets the recorded
    results.
-4. A call to an undefined name is a gap. The type checker's errors go to the agent, with their
+4. A call that a row with `seen` refuses ends the program: it makes no further one, and its output
+   is not shown.
+5. A call to an undefined name is a gap. The type checker's errors go to the agent, with their
    lines.
-5. Time, memory, calls and output are bounded (`[limits]`); the interpreter has no files, network or
+6. Time, memory, calls and output are bounded (`[limits]`); the interpreter has no files, network or
    other modules.
 """
 
@@ -126,14 +128,19 @@ async def _execute(
     functions_by_name = functions(callable_in_code(state))
     count = 0
     framed = False
+    tainted = ""
 
     async def called(name: str, arguments: str) -> Any:
-        nonlocal count, framed
+        nonlocal count, framed, tainted
+        if tainted:  # the program went on, in an `except`
+            raise RuntimeError(tainted)
         count += 1
         server = state.catalog.servers[functions_by_name[name].partition(".")[0]]
         framed = framed or server.frames_results
         key = f"{request.key}:{count}" if request.key else ""
         result = await call(functions_by_name[name], arguments, key, artifacts[0].uri)
+        if result.code == "tainted":
+            tainted = result.text
         if not result.ok:
             raise RuntimeError(result.text)
         artifact = partial(at.tree.artifact, run.id, principal=state.step.principal)
@@ -157,6 +164,8 @@ async def _execute(
         end = ProgramEnd(sentence, "invalid_arguments", "type_error")
     else:
         end = await _run_in_time(programs, program, called, limits.code_timeout_s)
+    if tainted:
+        end = ProgramEnd(f"{tainted} The program ended there.", "denied", "tainted")
     if end.code == "type_error":
         end = replace(end, text="\n".join([end.text, *meant_names(undefined, functions_by_name)]))
     for name in undefined:

@@ -39,7 +39,7 @@ from bundle_router.core.servers.transport.pass_through import (
     narrow_client,
     passes,
 )
-from bundle_router.core.values import Text
+from bundle_router.core.values import Outcome, Text
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.core.values.canonical import encode, time_text
 from bundle_router.engine.engine_ports import CallPorts
@@ -341,6 +341,13 @@ class RelayedRequest:
         """
         self.made.append(request)
         refusal = await reserve(self.at, self.state, request.name, request.arguments, request)
+        outcome: Outcome = "budget"
+        if refusal is None and self.at.run.fold.ledger is not None:
+            from bundle_router.engine.call_taints import taints_of_request
+
+            judge = partial(taints_of_request, self.at, self.state, request.name)
+            refusal = await self.at.run.under_lock(judge)
+            outcome = "denied"
         if refusal is None:
             return None
         _, code, text = refusal
@@ -349,7 +356,7 @@ class RelayedRequest:
             self.state.catalog.settings.limits.max_result_chars,
             self.at.ports.describe,
         )
-        await self._record(request, ServerReply(outcome="budget", code=code), shaped)
+        await self._record(request, ServerReply(outcome=outcome, code=code), shaped)
         return _error(INTERNAL_ERROR, text)
 
     async def _record(
@@ -372,6 +379,9 @@ class RelayedRequest:
         """Append the record of a request. The caller holds the run's lock."""
         ports = self.at.ports
         run = self.at.run
+        returns: tuple[str, ...] = ()
+        if run.fold.ledger is not None and answer.outcome not in ("budget", "denied"):
+            returns = tuple(sorted(self.state.catalog.statements.returns(request.name)))
 
         def record_of(call_id: str) -> RequestPassed:
             return RequestPassed(
@@ -389,8 +399,12 @@ class RelayedRequest:
                 artifacts=tuple(stored),
                 elapsed_ms=round((ports.clock.monotonic_ns() - request.started_ns) / 1e6, 3),
                 original_bytes=shaped.original_bytes,
+                returns=returns,
             )
 
+        if returns and run.parent_id is not None:
+            content = (request.name, "", frozenset(returns))
+            self.at.tree.pass_taints(run, self.state.decided, content, wait_s)
         run.append_end(record_of, wait_s=wait_s)
         run.passing.pop(id(request), None)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from bundle_router.engine.call_refusals import Refusal, refuse
+from bundle_router.engine.call_refusals import refuse
 from bundle_router.engine.calls import over_budget, over_tree
 from bundle_router.engine.engine_ports import CallPorts
-from bundle_router.engine.results import AdmittedCall, Result
+from bundle_router.engine.results import AdmittedCall, Refusal, Result
 from bundle_router.engine.surface import RunState
 
 

@@ -23,6 +23,27 @@ Joined = tuple[tuple[str, str], ...]
 """Tools that joined the array, each with the bundle that it was asked for through."""
 
 
+Refusal = tuple[Outcome, str, str]
+"""Why a call is refused: its outcome, the code, and the text for the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallTaints:
+    """What the rows with `seen` say of one call, and what it brings in."""
+
+    returns: tuple[str, ...] = ()
+    """The taints that the branch takes on by it."""
+    sends: tuple[str, ...] = ()
+    """The sinks that its arguments go to."""
+    would: tuple[str, ...] = ()
+    """The rows with `enforce = false` that refuse it."""
+    refusal: Refusal | None = None
+    """Why a row refuses it; None where none does."""
+
+
+NO_TAINTS: Final = CallTaints()
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of a call. Artifacts hold its media and its full text.

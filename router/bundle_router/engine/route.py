@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.catalog.step_address import address_of
@@ -28,14 +28,23 @@ from bundle_router.core.decide.activation import rename_bundles
 from bundle_router.core.decide.decide import Question, decide
 from bundle_router.core.decide.plans import Plans
 from bundle_router.core.decide.replies import admit_reply
-from bundle_router.core.decide.step_policy import refuse_unknown
+from bundle_router.core.decide.step_policy import refuse_unknown, refuse_unknown_taints
 from bundle_router.core.records.decision_record import (
     DecisionRecord,
     decided_inputs_digest,
     facts_json,
     step_json,
 )
-from bundle_router.core.values import Activation, Decision, Entry, Facts, RecentStep, Reply, Step
+from bundle_router.core.values import (
+    Activation,
+    Decision,
+    Entry,
+    Facts,
+    RecentStep,
+    Reply,
+    Seen,
+    Step,
+)
 from bundle_router.core.values.canonical import EncodedObject, time_text
 from bundle_router.core.values.folders import TOP
 from bundle_router.engine.engine_ports import EnginePorts
@@ -46,6 +55,9 @@ from bundle_router.engine.surface import Surface
 from bundle_router.engine.upstreams import MachineFacts
 from bundle_router.errors import KeyConflict, RequestError, expect
 from bundle_router.ports import Redactor
+
+if TYPE_CHECKING:
+    from bundle_router.core.records.seen import SeenLedger
 
 T = TypeVar("T")
 Messages = Sequence[Mapping[str, Any]]
@@ -92,6 +104,8 @@ def accept_step(catalog: Catalog, redactor: Redactor, requested: Step) -> Step:
     step = _redact_step(redactor, requested)
     if step.policy is not None:
         refuse_unknown(catalog, step.policy)
+    if step.carries:
+        refuse_unknown_taints(catalog, step.carries, "carries")
     return step
 
 
@@ -159,10 +173,15 @@ def prepare(
         tree.refuse_other_principal(run.parent_id, requested.principal)
         limits = tree.limits_of(run, requested)
         folder = tree.folder(requested, limits)
+    if requested.hands_back and run.parent_id is None:
+        raise RequestError(
+            f"run {run.id!r} has no parent that an answer could be handed back to",
+            advice="name the parent: Step(parent_run_id=...), or leave hands_back out",
+        )
     facts = machine.facts(requested.principal)
     changes: dict[str, Any] = {}
     if run.parent_id is not None:
-        facts = replace(facts, grants=limits.grants)
+        facts = replace(facts, grants=limits.grants, seen=limits.seen)
         changes["parent_run_id"] = run.parent_id
     if requested.workspace is not None or folder != TOP:
         changes["workspace"] = folder
@@ -298,8 +317,12 @@ def _decide(
         recorded = _known_decision(run, request)
         if recorded is not None:
             return recorded
-        decision = request.decisions.decide(request.facts, _activation(run, request), request.step)
+        if run.fold.decisions and request.step.hands_back != run.fold.hands_back:
+            raise _other_hand_back(run)
         facts = request.facts
+        if run.fold.ledger is not None:
+            facts = replace(facts, seen=_seen(run.fold.ledger, run, request))
+        decision = request.decisions.decide(facts, _activation(run, request), request.step)
         if isinstance(decision, Question):
             if reply is None:
                 return decision
@@ -427,6 +450,26 @@ def _activation(run: OpenRun, request: RouteRequest) -> Activation:
     if is_newest:
         return run.fold.activation(begins_at.branch)
     return begins_at.decision.after
+
+
+def _seen(ledger: SeenLedger, run: OpenRun, request: RouteRequest) -> tuple[Seen, ...]:
+    """Return what the step's branch has seen, and what its engine and its ancestors bring in."""
+    from bundle_router.core.records.seen import carried, first_sources
+
+    step = request.step
+    return first_sources(
+        ledger.seen_at(step.branch, step.parent_decision_id or ""),
+        carried(step.carries, run.log.next_seq),
+        request.facts.seen,
+    )
+
+
+def _other_hand_back(run: OpenRun) -> RequestError:
+    said = f"hands_back={run.fold.hands_back!r}"
+    return RequestError(
+        f"the steps of run {run.id!r} say {said}, and this one does not",
+        advice="say the same in all steps of a run: what one step read, the next one knows",
+    )
 
 
 def _begins_at(run: OpenRun, step: Step) -> DecisionRecord | None:

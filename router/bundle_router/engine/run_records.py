@@ -218,14 +218,14 @@ class OpenRun:
     one lock.
     """
 
-    def __init__(self, log: RunLog, runs: Runs, *, recent_steps: int, durable: bool) -> None:
+    def __init__(self, log: RunLog, runs: Runs, fold: RunFold, *, durable: bool) -> None:
         self.log = log
         self.id = log.header.run_id
         self.workspace = log.header.workspace
         self.nonce = log.header.nonce or self.id
         self._parent = (log.header.parent_run_id or "") if log.header.names_parent else None
         self.runs = runs
-        self.fold = RunFold(recent_steps)
+        self.fold = fold
         self.lock = threading.Lock()
         self.durable = durable
         self.uses = RunUses()

@@ -12,12 +12,15 @@ Rules:
 4. A run without a parent needs nothing of this: its steps and calls do not enter this module.
 5. A tree serves one principal, unless the config says `principals = "mixed"`. Where it serves
    several, each reads the artifacts that its own calls stored, and no others.
+6. A sub-agent begins each step with what its ancestors have seen. What its own calls bring in, it
+   records in its ancestors before they begin; a step whose answers are checked hands them back
+   through a form instead (`core.decide.hand_back`).
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +30,10 @@ from bundle_router.core.catalog.step_address import address_of
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.records.call_records import SubRunOpened
+from bundle_router.core.records.call_records import SubRunOpened, TaintPassed
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.records.run_header import RunHeader
-from bundle_router.core.values import Activation, Grant, Step
+from bundle_router.core.values import Activation, Grant, Seen, Step
 from bundle_router.core.values.canonical import time_text
 from bundle_router.core.values.folders import TOP, folder_seen_from, is_beneath, relative_folder
 from bundle_router.engine.open_runs import NOTHING_ACTIVE, RunTable
@@ -51,6 +54,8 @@ class AncestorLimits:
     grants: tuple[Grant, ...] = ()
     folders: tuple[str, ...] = ()
     activation: Activation = NOTHING_ACTIVE
+    seen: tuple[Seen, ...] = ()
+    """What the ancestors' branches have seen, where some policy row has `seen`."""
 
     def permits_folder(self, folder: str) -> bool:
         """Return whether every ancestor may work in the folder."""
@@ -72,6 +77,10 @@ class AncestorLimits:
 
 
 NO_LIMITS: Final = AncestorLimits()
+BroughtTaints = tuple[str, str, frozenset[str]]
+"""What a sub-run brings: the tool whose call content it, the form of a checked answer, the
+taints.
+"""
 
 
 class RunTree:
@@ -97,8 +106,8 @@ class RunTree:
         header = RunHeader(
             {"bundle_router": __version__, "catalog_revision": self._catalog.revision, **stated}
         )
-        if parent_id is not None and self.is_bounded:
-            # Before it begins: a run that nobody knows of would spend beside the tree.
+        if parent_id is not None and (self.is_bounded or self._catalog.looks_at_taints):
+            # Before it begins: a run that nobody knows of would spend, or read, beside the tree.
             self._tell_root(parent_id, run_id)
         return self._runs.create(run_id, header)
 
@@ -145,11 +154,17 @@ class RunTree:
         grants: list[Grant] = []
         folders: list[str] = []
         activation: Activation | None = None
+        sources: list[Seen] = []
         for _ in range(MAX_ANCESTORS):
             run, decided = self._decided_of(parent_id, decision_id)
             with run.lock:
                 present = run.fold.decided(decided.branch) or decided
                 activation = activation or run.fold.activation(decided.branch)
+                if run.fold.ledger is not None:
+                    sources += [
+                        replace(source, run=source.run or run.id)
+                        for source in run.fold.ledger.seen(decided.branch)
+                    ]
             records = {record.decision.decision_id: record for record in (present, decided)}
             for record in records.values():
                 grants.append(Grant(address_of(record.step), record.step.policy))
@@ -164,7 +179,9 @@ class RunTree:
             )
         for grant in grants:
             refuse_unknown(self._catalog, grant.policy, "the step policy of an ancestor run")
-        return AncestorLimits(tuple(grants), tuple(folders), activation or NOTHING_ACTIVE)
+        return AncestorLimits(
+            tuple(grants), tuple(folders), activation or NOTHING_ACTIVE, tuple(sources)
+        )
 
     def _decided_of(self, run_id: str, decision_id: str | None) -> tuple[OpenRun, DecisionRecord]:
         """Return an ancestor with all its records read, and its named decision (None: its present
@@ -252,6 +269,89 @@ class RunTree:
                 return True
             current_id = run.parent_id
         return False
+
+    # --- taints -----------------------------------------------------------------------------------
+
+    def artifact_taints(self, run: OpenRun, arguments: str) -> frozenset[str]:
+        """Return the taints of the artifacts of the run, or of its ancestors, that a text of
+        arguments names. The run's own records are not read: its lock may be held.
+        """
+        taints: frozenset[str] = frozenset()
+        current: OpenRun | None = run
+        for _ in range(MAX_ANCESTORS + 1):
+            if current is None:
+                break
+            if current.fold.ledger is not None:
+                taints |= current.fold.ledger.artifacts(arguments)
+            parent_id = current.parent_id
+            current = self._runs.reading(parent_id) if parent_id is not None else None
+        return taints
+
+    def pass_taints(
+        self, run: OpenRun, decided: DecisionRecord, content: BroughtTaints, wait_s: float
+    ) -> None:
+        """Record in the run's ancestors, up to the root, the taints that a call is about to bring
+        in, as far as they have not seen them. What a step with checked answers brings is passed on
+        in a form alone. The caller holds the run's lock.
+        """
+        _, form, _ = content
+        for _ in range(MAX_ANCESTORS):
+            if run.parent_id is None or (decided.step.hands_back and not form):
+                return
+            form = ""
+            parent = self._hold(run.parent_id)
+            if parent is None:
+                return  # it was pruned: nobody reads there any more
+            try:
+                present = self._pass_to(parent, run.id, decided, content, wait_s)
+            finally:
+                parent.release()
+            if present is None:
+                return
+            run = parent
+            decided = present
+
+    def _hold(self, run_id: str) -> OpenRun | None:
+        run = self._runs.get(run_id)
+        if run is None or run.uses.has_ended:
+            run = self._runs.reading(run_id)
+        if run is None or not run.uses.hold():
+            return None
+        return run
+
+    def _pass_to(
+        self,
+        parent: OpenRun,
+        from_run: str,
+        decided: DecisionRecord,
+        content: BroughtTaints,
+        wait_s: float,
+    ) -> DecisionRecord | None:
+        """Record what comes from a sub-run in the parent's branch that the sub-run's decision hangs
+        at. Return the parent's present decision.
+        """
+        tool, form, taints = content
+        with parent.lock:
+            parent.read_on()
+            ledger = parent.fold.ledger
+            named_branch = parent.fold.branch_of(decided.parent_decision_id)
+            branch = parent.fold.current_branch if named_branch is None else named_branch
+            if ledger is not None:
+                missing = taints - {source.taint for source in ledger.seen(branch)}
+                if missing:
+                    record = TaintPassed(
+                        run_id=parent.id,
+                        branch=branch,
+                        from_run=from_run,
+                        taints=tuple(sorted(missing)),
+                        tool=tool,
+                        form=form,
+                        time=time_text(self._clock.time_ns()),
+                    )
+                    parent.append_call(record, compare=False, wait_s=wait_s)
+            return parent.fold.decided(branch)
+
+    # --- what it has spent ------------------------------------------------------------------------
 
     def spent(self, run: OpenRun) -> Totals:
         """Return the totals of the run's tree of runs."""

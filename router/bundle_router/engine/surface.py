@@ -219,11 +219,14 @@ def why_not(state: RunState, tool: str) -> tuple[Code, str]:
         return _why_not_listed(state, tool)
     if state.outdated:
         return "not_mapped", OUTDATED
-    verdicts = verdicts_of(state, state.facts, state.plans)
+    facts = state.facts
+    if state.decided.facts.seen:  # what the step was decided with is still why
+        facts = replace(facts, seen=state.decided.facts.seen)
+    verdicts = verdicts_of(state, facts, state.plans)
     shown_ids = set(state.bundle_ids)
     first: tuple[Code, str] | None = None
     for bundle in sorted(holders, key=lambda b: b.id not in shown_ids):
-        verdict = verdicts.of(bundle.id, state.facts)
+        verdict = verdicts.of(bundle.id, facts)
         for row in verdict.refused:
             if row.tool == tool:
                 first = first or (row.code, row.detail)

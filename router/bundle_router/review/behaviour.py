@@ -201,6 +201,7 @@ class CauseFinder:
             address_of(step),
             step.policy,
             record.facts.grants,
+            record.facts.seen,
             active,
             past.route,
             past.source,

@@ -3,8 +3,8 @@
 Rules:
 1. All edits applied to the old catalog give the new one, by revision; none give the old one.
 2. An edit is of one entry: a server with its pinned cards, a bundle, a route, a policy, a setting,
-   a table of local limits, a skill, a declared taint. Rows are identified by their names. The
-   order of routes is a separate edit.
+   a table of local limits, a skill, a declared taint, a form. Rows are identified by their
+   names. The order of routes is a separate edit.
 3. An edit carries the differences that only follow from it: of a bundle that is composed of an
    edited one, or holds tools of an edited server, and differs in nothing else.
 """
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final, Literal
 
-from bundle_router.core.catalog import Bundle, Catalog, Route, Settings
+from bundle_router.core.catalog import AnswerForm, Bundle, Catalog, Route, Settings
 from bundle_router.core.catalog.step_address import AddressedRow
 
 EditedTable = Literal[
@@ -28,6 +28,7 @@ EditedTable = Literal[
     "local",
     "skill",
     "taint",
+    "form",
     "order of routes",
 ]
 Change = Literal["added", "removed", "changed"]
@@ -108,6 +109,7 @@ def config_edits(old: Catalog, new: Catalog) -> tuple[ConfigEdit, ...]:
     edits += [ConfigEdit("setting", n, c) for n, c in _entries(old_leaves, new_leaves)]
     edits += [ConfigEdit("local", n, c) for n, c in _entries(dict(old.local), dict(new.local))]
     edits += [ConfigEdit("skill", n, c) for n, c in _entries(old.skills, new.skills)]
+    edits += [ConfigEdit("form", n, c) for n, c in _entries(_by_name(old), _by_name(new))]
     edits += [ConfigEdit("taint", n, c) for n, c in _entries(dict(old.taints), dict(new.taints))]
     return tuple(edits)
 
@@ -124,6 +126,7 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
     cards |= {name: card for name, card in new.cards.items() if card.server in servers}
     local = {name: getattr(new.local, name) for name in touched.get("local", ())}
     taints = _merge(dict(old.taints), dict(new.taints), touched.get("taint", ()))
+    forms = _merge(_by_name(old), _by_name(new), touched.get("form", ()))
     policies = _merge(rows_named(old.policies), rows_named(new.policies), touched.get("policy", ()))
     approvals = _merge(
         rows_named(old.approvals), rows_named(new.approvals), touched.get("approval", ())
@@ -139,6 +142,7 @@ def with_edits(old: Catalog, new: Catalog, edits: Collection[ConfigEdit]) -> Cat
         cards=cards,
         skills=_merge(old.skills, new.skills, touched.get("skill", ())),
         taints=tuple(sorted(taints.items())),
+        forms=tuple(form for _, form in sorted(forms.items())),
     )
 
 
@@ -152,6 +156,10 @@ def _entries(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[s
     for name in old:
         if name not in new:
             yield name, "removed"
+
+
+def _by_name(catalog: Catalog) -> dict[str, AnswerForm]:
+    return {form.name: form for form in catalog.forms}
 
 
 def rows_named(rows: Iterable[AddressedRow]) -> dict[str, Any]:

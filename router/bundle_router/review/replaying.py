@@ -24,6 +24,7 @@ from bundle_router.core.records.replayed import (
 from bundle_router.core.records.run_header import RunHeader
 from bundle_router.errors import CorruptRun
 from bundle_router.review.behaviour import Behaviour, CauseFinder
+from bundle_router.review.taint_replay import TaintReplay, TaintsFound
 
 MAX_KEPT: Final = 1_000
 _EVERY: Final = 200
@@ -35,6 +36,7 @@ class RecordedRuns(Protocol):
     """The source of runs: an archive."""
 
     def decisions(self, run_id: str) -> Iterator[DecisionRecord]: ...
+    def records(self, run_id: str) -> Iterator[dict[str, Any]]: ...
     def catalog(self, run_id: str, revision: str | None = None) -> dict[str, Any]: ...
     def header(self, run_id: str) -> RunHeader: ...
 
@@ -52,6 +54,7 @@ class ReplayOutcome:
     early: list[ReplayedDecision] = field(default_factory=list)
     early_count: int = 0
     early_parts: set[str] = field(default_factory=set)
+    taints: TaintsFound = field(default_factory=TaintsFound)
 
     def add(self, replayed: ReplayedDecision, *, is_early_detail: bool) -> None:
         if is_early_detail:
@@ -70,9 +73,12 @@ class ReplayOutcome:
         self.early_parts |= other.early_parts
         self.differing += other.differing[: MAX_KEPT - len(self.differing)]
         self.early += other.early[: MAX_KEPT - len(self.early)]
+        self.taints.merge(other.taints)
 
     def to_json(self, places: Mapping[tuple[str, str], str]) -> dict[str, Any]:
+        taints = {"taints": self.taints.to_json()} if self.taints.rows else {}
         return {
+            **taints,
             **self.behaviour.to_json(places),
             "differing": [replayed_row(item) for item in self.differing],
             "differing_count": self.differing_count,
@@ -105,6 +111,9 @@ class RunReplays:
         self._decide: Decide | None = None
         if self._other is not None and deciding is not None:
             self._decide = deciding(self._other)
+        self._taints: TaintReplay | None = None
+        if self._other is not None and self._other.catalog.looks_at_taints:
+            self._taints = TaintReplay(self._other)
         self._recorded: dict[str, Plans] = {}
         self._finders: dict[str, CauseFinder] = {}
         self._before = 0
@@ -117,7 +126,7 @@ class RunReplays:
         outcome = ReplayOutcome(Behaviour(self.examples))
         last = -1
         early = self._other is None and self._runs.header(run_id).is_early
-        for number, record in enumerate(self._runs.decisions(run_id)):
+        for number, record in enumerate(self._decisions(run_id, outcome)):
             try:
                 self._add(record, outcome, is_early=early)
             except (KeyError, TypeError, ValueError) as error:
@@ -130,6 +139,14 @@ class RunReplays:
                 done(self._before + last)
         self._before += last + 1
         return outcome
+
+    def _decisions(self, run_id: str, outcome: ReplayOutcome) -> Iterator[DecisionRecord]:
+        """Return the decisions of a run; under a config with rows that have `seen`, with what they
+        would have been made on.
+        """
+        if self._taints is None:
+            return self._runs.decisions(run_id)
+        return self._taints.read_run(run_id, self._runs.records(run_id), outcome.taints)
 
     def _add(self, record: DecisionRecord, outcome: ReplayOutcome, *, is_early: bool) -> None:
         recorded = self._plans(record.step.run_id, record.decision.catalog_revision)

@@ -18,6 +18,7 @@ CODE_SENTENCES: Final[Mapping[str, str]] = {
     "trust_too_low": "A policy requires a trusted server, and this one is untrusted.",
     "effect_not_allowed": "The bundle can do something that a policy does not permit at this step.",
     "allowlist_required": "Tools of an untrusted server have to be named one by one.",
+    "tainted": "A policy row refuses it since the run has read content of some kind.",
     "capability_missing": "A variable or program that the bundle requires is not on this machine.",
     "pin_drift": "The tool is new or changed since it was reviewed, and waits for approval.",
     "not_admitted": "The server lists the tool in a form that can't be used.",

@@ -12,7 +12,7 @@ from bundle_router.adapters.loop import Portal, refuse_gevent, refuse_running_lo
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.last_good import ConfigSnapshot
 from bundle_router.core.decide.step_policy import refuse_unknown
-from bundle_router.core.values import Activation, Decision, Step
+from bundle_router.core.values import Activation, Decision, Seen, Step
 from bundle_router.engine.engine import Engine
 from bundle_router.engine.run_records import RunEnd
 from bundle_router.engine.surface import surface_form
@@ -483,6 +483,56 @@ class Router:
         return self._engine_of(self._engines, run_id).media(
             run_id, uri, surface_form(format), decision, link=link
         )
+
+    # --- what a run has seen ----------------------------------------------------------------------
+
+    async def seen(self, run_id: str, branch: str = "") -> tuple[Seen, ...]:
+        """Return the taints that a branch of a run has seen, each with the call that it came from.
+
+        Empty where no policy row has `seen`: nothing is looked at then. Raises UnknownRun.
+        """
+        engine = self._engine_of(self._on_loop, run_id)
+        return await asyncio.to_thread(engine.seen, run_id, branch)
+
+    def seen_sync(self, run_id: str, branch: str = "") -> tuple[Seen, ...]:
+        """Do as `seen` does, for engines without an event loop."""
+        refuse_running_loop("seen_sync()", "await router.seen(...)")
+        return self._engine_of(self._engines, run_id).seen(run_id, branch)
+
+    async def clear(
+        self, run_id: str, taints: Sequence[str], *, by: str, reason: str, branch: str = ""
+    ) -> tuple[Seen, ...]:
+        """Record a person's word that what a branch has seen of these taints, and of the sorts of
+        them, counts no more; return what it has still seen.
+
+        The next decision is made without them; a call that reads such content brings them back.
+        `by` is taken at its word, and never one of the run's own principals. Raises UnknownRun, and
+        RequestError where the branch has seen none of them.
+        """
+        engine = self._engine_of(self._on_loop, run_id)
+        return await engine.clear(run_id, taints, by, reason, branch)
+
+    def clear_sync(
+        self, run_id: str, taints: Sequence[str], *, by: str, reason: str, branch: str = ""
+    ) -> tuple[Seen, ...]:
+        """Do as `clear` does, for engines without an event loop."""
+        refuse_running_loop("clear_sync()", "await router.clear(...)")
+        return self._in_loop(self.clear(run_id, taints, by=by, reason=reason, branch=branch))
+
+    async def hand_back(self, run_id: str, value: T, *, form: str) -> T:
+        """Return a checked answer of a sub-agent, whose steps say `hands_back="checked"`, for its
+        parent, if it fits a form of the config.
+
+        What the sub-agent has seen and the form does not clear, the parent has then seen too.
+        Raises UnknownRun, and RequestError for an answer that does not fit; nothing is passed on
+        then.
+        """
+        return await self._engine_of(self._on_loop, run_id).hand_back(run_id, value, form)
+
+    def hand_back_sync(self, run_id: str, value: T, *, form: str) -> T:
+        """Do as `hand_back` does, for engines without an event loop."""
+        refuse_running_loop("hand_back_sync()", "await router.hand_back(...)")
+        return self._in_loop(self.hand_back(run_id, value, form=form))
 
     # --- ends -------------------------------------------------------------------------------------
 

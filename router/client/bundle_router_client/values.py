@@ -134,6 +134,14 @@ class Step(Sent):
     """
     fixed_list: StrictBool = False
     """Whether the agent reads its list of tools once, so that none joins it."""
+    carries: tuple[str, ...] = ()
+    """The taints of what the engine hands in with the goal and the messages (`untrusted`: a
+    customer's mail). They only ever add to what the branch has seen.
+    """
+    hands_back: str = ""
+    """`checked`, for a sub-agent: what it has seen is not passed to its parent, which gets its
+    answer through the library's `Router.hand_back` alone. All steps of its run say so.
+    """
 
     def to_json(self) -> dict[str, object]:
         """Return this as JSON values, without fields at their default, which an older service may
@@ -214,6 +222,17 @@ class LeftOut(Received):
     """The first test that it failed."""
     detail: str = ""
     """What failed, in words."""
+    tool: str | None = None
+    """The canonical name where it is one tool; None: the whole bundle."""
+
+
+class WouldRefuse(Received):
+    """A bundle or tool that a policy row with `enforce = false` would not have shown."""
+
+    row: str
+    """The name of the row."""
+    id: str
+    """The bundle's id."""
     tool: str | None = None
     """The canonical name where it is one tool; None: the whole bundle."""
 
@@ -299,6 +318,8 @@ class Decision(Received):
     """The cost and the answer of the question to a model, if one was asked."""
     search: dict[str, object] | None = None
     """What search found, if it was asked; a JSON object."""
+    would: tuple[WouldRefuse, ...] = ()
+    """What policy rows with `enforce = false` would not have shown."""
     run_id: str = ""
     """The id of its run."""
     seq: int = -1

@@ -109,14 +109,24 @@ def test_a_bundle_with_nothing_in_it_is_judged_as_a_whole() -> None:
         assert [row.code for row in decided({"it": empty}, policy).left_out] == [code]
 
 
-def test_the_chain_shows_every_test_in_the_order_of_the_closed_list() -> None:
+@pytest.mark.parametrize("has_seen", [True, False])
+def test_the_chain_shows_every_test_in_the_order_of_the_closed_list(has_seen: bool) -> None:
+    """The test of rows with `seen` is among them where there is such a row."""
+    policies = [ALL, Policy("later", deny=("*",), seen=("private",))] if has_seen else [ALL]
+    expected = list(CODES[: CODES.index("not_mapped") + 1])
+    if not has_seen:
+        expected.remove("tainted")
     for bundle in (IT, Bundle("it", "x", ("gh.get",), effects=("read",)), Bundle("it", "x", ())):
         router = fake_router(
-            small_catalog({"it": bundle}, servers=[gh()], routes=[Route("all", bundles=("it",))])
+            small_catalog(
+                {"it": bundle},
+                servers=[gh()],
+                routes=[Route("all", bundles=("it",))],
+                policies=policies,
+            )
         )
         (chain,) = router.explain(STEP, "it").chains
-        codes = [check.code for check in chain.checks]
-        assert codes == list(CODES[: CODES.index("not_mapped") + 1])
+        assert [check.code for check in chain.checks] == expected
         assert all(check.passed for check in chain.checks)
 
 

@@ -391,7 +391,10 @@ def stated(*rows: TaintStatement, trust: Trust = "trusted") -> Server:
         (stated(TaintStatement(sends=()), trust="untrusted"), {"untrusted"}, set()),
         (stated(TaintStatement(("put",), sends=()), trust="untrusted"), {"untrusted"}, {"outside"}),
         (
-            stated(TaintStatement(("ge*",), ("private",)), TaintStatement(("get",), ("secret",))),
+            stated(
+                TaintStatement(("ge*",), returns=("private",)),
+                TaintStatement(("get",), returns=("secret",)),
+            ),
             {"private", "secret"},
             set(),
         ),
@@ -412,7 +415,7 @@ def test_the_tools_that_a_bundle_of_the_network_names_itself_send_outside() -> N
 
 
 def test_of_a_glob_everything_is_taken_that_may_hold_of_one_of_its_tools() -> None:
-    rows = (TaintStatement(("get_secret",), ("private",), ("outside",)),)
+    rows = (TaintStatement(("get_secret",), returns=("private",), sends=("outside",)),)
     statements = catalog(server=stated(*rows)).statements
     assert statements.returns("gh.get_*") == {"private"}
     assert statements.sends("gh.get_*") == {"outside"}

@@ -25,6 +25,7 @@ from bundle_router.core.catalog.config_keys import key_name
 from bundle_router.core.catalog.config_tables import (
     TRANSPORT_KEYS,
     TRANSPORTS,
+    AnswerForm,
     ApprovalRow,
     Bundle,
     Condition,
@@ -73,6 +74,7 @@ __all__ = [
     "TRANSPORTS",
     "TRANSPORT_KEYS",
     "ActivationSettings",
+    "AnswerForm",
     "AnswerMode",
     "ApprovalRow",
     "Beside",
@@ -202,6 +204,8 @@ class Catalog:
     """The skills by path, those whose file exists."""
     taints: tuple[tuple[str, TaintSort], ...] = ()
     """The declared taints, each with the given one that it is a sort of."""
+    forms: tuple[AnswerForm, ...] = ()
+    """The forms for checked answers of sub-agents, by name."""
 
     def __post_init__(self) -> None:
         for name in ("servers", "bundles", "cards", "skills"):
@@ -328,6 +332,11 @@ class Catalog:
         return tuple(skills.values())
 
     @cached_property
+    def looks_at_taints(self) -> bool:
+        """Whether a policy row counts only once a branch has seen something."""
+        return any(row.seen for row in self.policies)
+
+    @cached_property
     def statements(self) -> Statements:
         """What is stated, or inferred, of what tools return and where their arguments go."""
         # Most configs have no row that needs it, and most runs no call that is judged by it.
@@ -357,6 +366,8 @@ class Catalog:
         }
         if self.taints:
             canonical["taints"] = [{"name": name, "sort": sort} for name, sort in self.taints]
+        if self.forms:
+            canonical["forms"] = [form.to_json() for form in self.forms]
         return canonical
 
     def _approvals_json(self) -> dict[str, object]:

@@ -140,6 +140,7 @@ BundleId = Annotated[str, AfterValidator(_bundle_id)]
 BundleIds = Annotated[list[BundleId], Field(max_length=1000), AfterValidator(without_repetition)]
 ServerName = Annotated[str, AfterValidator(_server_name)]
 TaintName = Annotated[str, AfterValidator(_taint_name)]
+FormField = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=64)]
 _Language = Annotated[str, Field(max_length=35, pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})*$")]
 Languages = Annotated[
     list[_Language],

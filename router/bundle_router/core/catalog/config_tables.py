@@ -22,6 +22,7 @@ from bundle_router.core.catalog.config_keys import (
     Effects,
     EnvName,
     EnvNames,
+    FormField,
     Line,
     ServerName,
     TaintName,
@@ -243,9 +244,17 @@ class TaintStatement:
     """
 
     JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("returns", "sends")
+    ADDED: ClassVar[tuple[str, ...]] = ("when",)
 
     tools: tuple[str, ...] = key(
         ("*",), "The tools that it is about (names or globs). By default all.", Words, min_length=1
+    )
+    when: tuple[Condition, ...] = key(
+        (),
+        "Conditions on the arguments, which must all hold. What can't be decided counts as if they"
+        " did. With them the statement adds to what is inferred, and replaces nothing.",
+        list[Condition],
+        max_length=20,
     )
     returns: tuple[str, ...] | None = key(
         None,
@@ -545,7 +554,7 @@ class Policy(AddressedRow):
     """One policy row. All rows that match a step apply: denials unite, allowances intersect.
 
     `allow=None`: the row grants nothing and only narrows. `effects=None`: it does not look at
-    effects.
+    effects. One with `seen` never grants.
     """
 
     JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("allow", "deny", "min_trust", "effects")
@@ -571,8 +580,73 @@ class Policy(AddressedRow):
         'Whether programs (`mode = "code"`) may call untrusted servers\' tools: if one row says so,'
         " and none no.",
     )
+    seen: tuple[str, ...] = key(
+        (),
+        "Taints: private, untrusted, or of [taints]. The row counts only once the step's branch has"
+        " seen all of them, and then it only narrows: its `allow` grants nothing.",
+        Words,
+        absent=None,
+        min_length=1,
+    )
+    enforce: bool = key(
+        True,
+        "false, for a row with `seen`: it refuses nothing, and records say what it would have"
+        " refused (`would`).",
+    )
 
-    ADDED: ClassVar[tuple[str, ...]] = (*AddressedRow.ADDED, "untrusted_in_code")
+    ADDED: ClassVar[tuple[str, ...]] = (
+        *AddressedRow.ADDED,
+        "untrusted_in_code",
+        "seen",
+        "enforce",
+    )
+
+
+FieldKind = Literal["integer", "number", "date", "boolean", "identifier"]
+"""What a field of a form may hold, besides one of its own words."""
+_Choice = FieldKind | Annotated[list[Word], Field(min_length=1, max_length=100)]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """A form for checked answers of sub-agents: fields that hold no free text.
+
+    What an answer in this form has seen of `clears` is not passed to the parent.
+    """
+
+    name: str
+    """Its key under `[forms]`."""
+    fields: tuple[tuple[str, FieldKind | tuple[str, ...]], ...] = key(
+        (),
+        "What it may have: a list of words, or integer, number, date, boolean, or identifier"
+        " (letters, digits, '-', '_' and '.', at most 64). A field may be left out.",
+        dict[FormField, _Choice],
+        absent=...,
+        min_length=1,
+        max_length=32,
+    )
+    clears: tuple[str, ...] = key(
+        (), "The taints that do not pass through it, with the sorts of them.", Words
+    )
+
+    def to_json(self) -> dict[str, object]:
+        """Return the form as a catalog has it: each field with its kind, or with its words."""
+        rows: list[dict[str, object]] = []
+        for name, choice in self.fields:
+            if isinstance(choice, str):
+                rows.append({"name": name, "kind": choice})
+            else:
+                rows.append({"name": name, "words": list(choice)})
+        return {"name": self.name, "fields": rows, "clears": list(self.clears)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "AnswerForm":
+        """Return the form that `to_json` wrote."""
+        fields = [
+            (row["name"], row["kind"] if "kind" in row else tuple(row["words"]))
+            for row in value["fields"]
+        ]
+        return cls(value["name"], tuple(fields), tuple(value["clears"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,6 +765,12 @@ class PolicyFile:
     )
     approvals: tuple[ApprovalRow, ...] = key(
         (), "Calls that wait for somebody's word. Rows; order does not matter.", list[ApprovalRow]
+    )
+    forms: dict[str, AnswerForm] = key(
+        {},
+        "Forms in which a sub-agent's checked answer is handed back (`Router.hand_back`).",
+        dict[TaintName, AnswerForm],
+        absent=None,
     )
     docs: DocsLimits = key(DocsLimits(), "Limits of the docs tools.", absent=None)
     repo: RepoLimits = key(RepoLimits(), "Limits of the repo tools.", absent=None)

@@ -2,7 +2,8 @@
 
 Rules:
 1. All statements about a tool unite. One that says what it `returns` replaces what is inferred of
-   that, and one that says where it `sends` replaces what is inferred of this.
+   that, and one that says where it `sends` replaces what is inferred of this; one with `when` only
+   adds. While the arguments are not known, a statement with `when` counts.
 2. An untrusted server returns `untrusted`, and gets the arguments: it sends `outside`.
 3. A bundle with the effect `network` sends `outside`, also where it only reads: an address has a
    query. Of a bundle that is composed of others this means the tools that it names itself.
@@ -14,10 +15,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from bundle_router.core.catalog.config_tables import Bundle, Server, TaintStatement
+from bundle_router.core.catalog.config_tables import (
+    Bundle,
+    Condition,
+    Server,
+    TaintStatement,
+)
 from bundle_router.core.values.patterns import first_cover, first_match, is_glob
 
 
@@ -59,31 +65,61 @@ class Statements:
         """Return whether a statement says what the tool returns, and whether one says where it
         sends.
         """
-        rows = self._covering(tool)
+        rows = [row for row in self._covering(tool) if not row.when]
         return (
             any(row.returns is not None for row in rows),
             any(row.sends is not None for row in rows),
         )
 
-    def _returned_by(self, tool: str) -> frozenset[str]:
+    def of_call(
+        self, tool: str, holds: Callable[[Sequence[Condition]], bool]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the taints of what one call returns, and the sinks that its arguments go to.
+        `holds` says whether the conditions of a statement hold for its arguments, or may.
+        """
+        if not self.looks_at_arguments(tool):
+            return self.returns(tool), self.sends(tool)
+        rows = [row for row in self._about(tool) if holds(row.when)]
+        returned = {taint for row in rows for taint in row.returns or ()}
+        sinks: set[str] = {sink for row in rows for sink in row.sends or ()}
+        return frozenset({*returned, *self._inferred_returns(tool)}), frozenset(
+            {*sinks, *self._inferred_sends(tool)}
+        )
+
+    def looks_at_arguments(self, tool: str) -> bool:
+        """Return whether a statement about the tool has conditions."""
         server = self._server(tool)
-        if server is None:
+        if server is None or not server.taints:
+            return False
+        return any(row.when for row in self._about(tool))
+
+    def _returned_by(self, tool: str) -> frozenset[str]:
+        if self._server(tool) is None:
             return frozenset()
-        taints = {taint for row in self._about(tool) for taint in row.returns or ()}
-        is_stated, _ = self.is_stated(tool)
-        if not is_stated and server.trust == "untrusted":
-            taints.add("untrusted")
-        return frozenset(taints)
+        stated = {taint for row in self._about(tool) for taint in row.returns or ()}
+        return frozenset({*stated, *self._inferred_returns(tool)})
 
     def _sent_by(self, tool: str) -> frozenset[str]:
-        server = self._server(tool)
-        if server is None:
+        if self._server(tool) is None:
             return frozenset()
-        sinks: set[str] = {sink for row in self._about(tool) for sink in row.sends or ()}
+        stated = {sink for row in self._about(tool) for sink in row.sends or ()}
+        return frozenset({*stated, *self._inferred_sends(tool)})
+
+    def _inferred_returns(self, tool: str) -> tuple[str, ...]:
+        server = self._server(tool)
+        is_stated, _ = self.is_stated(tool)
+        if is_stated or server is None or server.trust == "trusted":
+            return ()
+        return ("untrusted",)
+
+    def _inferred_sends(self, tool: str) -> tuple[str, ...]:
+        server = self._server(tool)
         _, is_stated = self.is_stated(tool)
-        if not is_stated and (server.trust == "untrusted" or self._reaches_network(tool)):
-            sinks.add("outside")
-        return frozenset(sinks)
+        if is_stated or server is None:
+            return ()
+        if server.trust == "trusted" and not self._reaches_network(tool):
+            return ()
+        return ("outside",)
 
     def _reaches_network(self, tool: str) -> bool:
         return any(

@@ -18,7 +18,15 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any
 
-from bundle_router.core.catalog import ApprovalRow, Bundle, Policy, Route, Server, Settings
+from bundle_router.core.catalog import (
+    AnswerForm,
+    ApprovalRow,
+    Bundle,
+    Policy,
+    Route,
+    Server,
+    Settings,
+)
 from bundle_router.core.catalog.config_tables import DocsLimits, RepoLimits
 from bundle_router.core.config.config_text import FILE_NAMES, ConfigFile
 from bundle_router.core.config.entries import FileContent, WrittenEntry, read
@@ -46,6 +54,7 @@ class WrittenConfig:
     approvals: list[WrittenEntry[ApprovalRow]] = field(default_factory=list)
     binaries: list[WrittenEntry[BinaryRule]] = field(default_factory=list)
     taints: dict[str, WrittenEntry[TaintSort]] = field(default_factory=dict)
+    forms: dict[str, WrittenEntry[AnswerForm]] = field(default_factory=dict)
     docs: WrittenEntry[DocsLimits] | None = None
     repo: WrittenEntry[RepoLimits] | None = None
     sections: dict[str, list[WrittenEntry[Any]]] = field(default_factory=dict)
@@ -146,6 +155,7 @@ def _lay_over(written: WrittenConfig, content: FileContent) -> None:
     written.approvals += entries.get("approvals", ())
     written.binaries += entries.get("binaries", ())
     written.taints.update((entry.name, entry) for entry in entries.get("taints", ()))
+    written.forms.update((entry.name, entry) for entry in entries.get("forms", ()))
     written.docs = next(iter(entries.get("docs", ())), written.docs)
     written.repo = next(iter(entries.get("repo", ())), written.repo)
     for key in keys_of(Settings):

@@ -88,6 +88,7 @@ def resolve_policies(
             and not value.deny
         ):
             report.add_about(entry, "", "says nothing", "add allow, deny, min_trust or effects")
+        _check_seen(entry, written, report)
         check_globs(entry, "allow", value.allow or (), report)
         check_globs(entry, "deny", value.deny, report)
         targets = _Targets(entry, written, resolver, local_tools, report)
@@ -120,6 +121,18 @@ def resolve_approvals(
         _check_address(entry, report)
         ApprovalRowCheck(entry, bundles, resolver, report).check()
     return tuple([entry.value for entry in written.approvals])
+
+
+def _check_seen(entry: WrittenEntry[Policy], written: WrittenConfig, report: Report) -> None:
+    """Report what a row says of taints and can't mean."""
+    value = entry.value
+    _check_taint_words(entry, ("seen",), value.seen, written, report)
+    if "seen" not in entry.keys and entry.complete and not value.enforce:
+        message = "false is for rows with `seen`: this one would never count"
+        report.add_about(entry, "enforce", message, "add seen = [...], or remove it")
+    if value.seen and value.untrusted_in_code is not None:
+        message = "says what programs may call, and a row with `seen` only narrows later"
+        report.add_about(entry, "untrusted_in_code", message, "put it into a row of its own")
 
 
 class _Targets:
@@ -248,10 +261,18 @@ def _check_taints(written: WrittenConfig, report: Report) -> None:
     for entry in list(written.taints.values())[MAX_TAINTS:]:
         message = f"is one taint too many: at most {MAX_TAINTS} are declared"
         report.add_about(entry, "", message, "join some that no row tells apart")
+    for form in written.forms.values():
+        _check_taint_words(form, ("clears",), form.value.clears, written, report)
     for server in (*written.servers.values(), *written.broken_servers):
         for index, row in enumerate(server.value.taints):
             where = ("taints", index)
             check_globs(server, (*where, "tools"), row.tools, report)
+            if row.when:  # few configs have one
+                from bundle_router.core.catalog.conditions import condition_fault
+            for number, condition in enumerate(row.when):
+                fault = condition_fault(condition)
+                if fault is not None:
+                    report.add_about(server, (*where, "when", number), fault)
             if row.returns is None and row.sends is None:
                 hint = "add returns = [...] or sends = [...]"
                 report.add_about(server, where, "says nothing of these tools", hint)
@@ -334,6 +355,7 @@ def resolve(
             and servers[card.server].includes(card.tool)
         },
         taints=tuple(sorted((name, entry.value) for name, entry in written.taints.items())),
+        forms=tuple(entry.value for _, entry in sorted(written.forms.items())),
     )
     return ResolvedConfig(tuple(ordered), written, catalog, report)
 

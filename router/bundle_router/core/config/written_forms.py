@@ -140,7 +140,7 @@ def value_of(written: Any, name: str = "") -> Any:
         is_named = any(isinstance(item, Form) for item in written.values())
         if is_named:
             return tuple(value_of(item, key) for key, item in pairs)
-        return tuple(pairs)
+        return tuple((key, value_of(item)) for key, item in pairs)
     return written
 
 

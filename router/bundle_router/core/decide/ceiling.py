@@ -33,6 +33,12 @@ class Layer:
     deny: Targets = _NOTHING
     min_trust: Trust | None = None
     effects: tuple[Effect, ...] | None = None
+    seen: frozenset[str] = frozenset()
+    """The taints that the branch has to have seen for the layer to count."""
+    row: str = ""
+    """The policy row of a layer with `seen`."""
+    is_enforced: bool = True
+    """False: it refuses nothing, and what it would have refused is recorded."""
 
     def denying_pattern(self, bundle: Bundle) -> str | None:
         """Return the pattern that denies the bundle, by its name or an old one."""
@@ -47,11 +53,13 @@ class Layer:
 class StepCeiling:
     """The most that a step may have.
 
-    `ungranted`: addresses (its own, its ancestors') without a grant.
+    `ungranted`: addresses (its own, its ancestors') without a grant. `tainted`: the layers that
+    count only once the step's branch has seen something.
     """
 
     layers: tuple[Layer, ...]
     ungranted: tuple[str, ...]
+    tainted: tuple[Layer, ...] = ()
 
 
 def ceiling_of(
@@ -60,7 +68,7 @@ def ceiling_of(
     """Return the layers that judge a step at this address: policies, its own policy, and its
     ancestors'.
     """
-    layers, ungranted = _address_layers(catalog, address, "")
+    layers, tainted, ungranted = _address_layers(catalog, address, "")
     if policy is not None:
         layers.append(_step_layer(catalog, policy, "the step's own policy"))
     for generation, grant in enumerate(grants, start=1):
@@ -68,31 +76,42 @@ def ceiling_of(
             whose = " of the parent run"
         else:
             whose = f" of the ancestor run {generation} levels up"
-        grant_layers, missing = _address_layers(catalog, grant.address, whose)
+        grant_layers, grant_tainted, missing = _address_layers(catalog, grant.address, whose)
         layers += grant_layers
+        tainted += grant_tainted
         ungranted += missing
         if grant.policy is not None:
             layers.append(_step_layer(catalog, grant.policy, f"the step policy{whose}"))
-    return StepCeiling(tuple(layers), tuple(ungranted))
+    return StepCeiling(tuple(layers), tuple(ungranted), tuple(tainted))
 
 
 def _address_layers(
     catalog: Catalog, address: Address, whose: str
-) -> tuple[list[Layer], list[str]]:
-    rows = rows_covering(catalog.policies, address)
-    layers = [
-        Layer(
+) -> tuple[list[Layer], list[Layer], list[str]]:
+    """Return the layers of an address, those that count only once something was seen, and the
+    address where no row grants it anything.
+    """
+    layers: list[Layer] = []
+    tainted: list[Layer] = []
+    is_granted = False
+    for row in rows_covering(catalog.policies, address):
+        layer = Layer(
             name=f"policy {row.name!r}{whose}",
             allow=None if row.allow is None else _targets(catalog, row.allow),
             deny=_targets(catalog, row.deny),
             min_trust=row.min_trust,
             effects=row.effects,
         )
-        for row in rows
-    ]
-    if any(row.allow is not None for row in rows):
-        return layers, []
-    return layers, ["/".join(filter(None, address)) + whose]
+        if row.seen:
+            tainted.append(
+                replace(layer, seen=frozenset(row.seen), row=row.name, is_enforced=row.enforce)
+            )
+            continue
+        layers.append(layer)
+        is_granted = is_granted or row.allow is not None
+    if is_granted:
+        return layers, tainted, []
+    return layers, tainted, ["/".join(filter(None, address)) + whose]
 
 
 def may_call_untrusted_in_code(

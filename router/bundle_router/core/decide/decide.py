@@ -49,6 +49,7 @@ from bundle_router.core.values import (
     SearchUse,
     Source,
     Step,
+    WouldRefuse,
 )
 
 
@@ -364,6 +365,14 @@ def _build_decision(
         exposure=exposure,
         model=settling.selection.model,
         search=settling.selection.search,
+        would=_would_refuse(plan, facts, step_bundles) if facts.seen else (),
+    )
+
+
+def _would_refuse(plan: Plan, facts: Facts, bundles: StepBundles) -> tuple[WouldRefuse, ...]:
+    """Return what of the shown bundles rows with `enforce = false` would have refused."""
+    return tuple(
+        row for bundle in bundles.bundles for row in plan.verdicts.would_refuse(bundle.id, facts)
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bundle_router.core.catalog import Bundle, Catalog, Route
 from bundle_router.core.catalog.step_address import RowLookup, address_of
@@ -23,9 +23,12 @@ from bundle_router.core.decide.policy import (
     with_facts,
 )
 from bundle_router.core.exposure.placing import direct_tools, fitting_size
-from bundle_router.core.values import Address, Facts, Grant, Step, StepPolicy
+from bundle_router.core.values import Address, Facts, Grant, Step, StepPolicy, WouldRefuse
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.core.values.patterns import first_match
+
+if TYPE_CHECKING:
+    from bundle_router.core.decide.taints import TaintTest
 
 _MAX_WEIGHT: Final = 4_000_000
 """Characters, roughly, that the cache holds at most."""
@@ -48,10 +51,11 @@ class _Meter:
 class _Judged:
     """What one ceiling's verdicts come to under the facts of a moment, as far as it was asked."""
 
-    __slots__ = ("bundles", "checks", "tools")
+    __slots__ = ("bundles", "checks", "tainted", "tools")
 
-    def __init__(self, facts: Facts) -> None:
-        self.checks = FactChecks(facts)
+    def __init__(self, facts: Facts, tainted: TaintTest | None) -> None:
+        self.checks = FactChecks(facts, tainted)
+        self.tainted = tainted
         self.bundles: dict[str, BundleVerdict] = {}
         self.tools: dict[tuple[str, ...], dict[str, str]] = {}
 
@@ -93,7 +97,8 @@ class Verdicts:
         for judgement in self._judged:
             if judgement.checks.facts == facts:
                 return judgement
-        judgement = _Judged(facts)
+        tainted = self.taint_test(facts) if self.ceiling.tainted else None
+        judgement = _Judged(facts, tainted)
         self._judged = (judgement, *self._judged[:1])
         return judgement
 
@@ -123,13 +128,29 @@ class Verdicts:
         judgement.tools[bundle_ids] = tools
         return tools
 
+    def taint_test(self, facts: Facts) -> TaintTest | None:
+        """Return the test of the rows with `seen` under these facts; None where there is none."""
+        if not self.ceiling.tainted:
+            return None
+        from bundle_router.core.decide.taints import TaintTest  # few configs have such a row
+
+        return TaintTest(self._catalog, self.ceiling.tainted, facts.seen)
+
+    def would_refuse(self, id_: str, facts: Facts) -> tuple[WouldRefuse, ...]:
+        """Return what rows with `enforce = false` would not show of a bundle that is permitted."""
+        tainted = self._under(facts).tainted
+        bundle = self._catalog.bundle(id_)
+        if tainted is None or bundle is None:
+            return ()
+        return tainted.would_refuse(bundle, self.of(id_, facts).tools)
+
     def candidates(
         self, facts: Facts, ask: tuple[str, ...] | None, without: tuple[str, ...]
     ) -> Candidates:
         """Return the permitted bundles that `ask` covers (None: all), except `without`: a selector
         may pick them.
         """
-        key = (facts.capabilities, facts.unavailable, facts.drifted, ask, without)
+        key = (facts.capabilities, facts.unavailable, facts.drifted, facts.seen, ask, without)
         candidates = self._candidates.get(key)
         if candidates is None:
             if len(self._candidates) >= _MAX_CANDIDATES:

@@ -17,7 +17,9 @@ Rules:
    judged again once it is known.
 7. `sends:outside` means the tools whose arguments go there, by what the operator states and by
    what is inferred (`core.catalog.statements`), whichever bundle holds them.
-8. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows
+8. Rows with `seen` (`core.decide.taints`) are tested after all other tests of config, and before
+   those of the machine.
+9. The tests are made in the order of `CODES`; the first that fails is the reason. `explain` shows
    them all.
 """
 
@@ -99,13 +101,15 @@ def constituents(catalog: Catalog, bundle: Bundle) -> tuple[Bundle, ...]:
 @dataclass(frozen=True, slots=True)
 class _Denials:
     """What one layer denies of a bundle: all of it (`whole`), the tools of a denied constituent
-    (`through`), or those whose arguments go to a denied sink.
+    (`through`), or those whose arguments go to a denied sink. `sinks` are those of one call; None:
+    those that the catalog states.
     """
 
     catalog: Catalog
     layer: Layer
     whole: str | None
     through: Mapping[str, str]
+    sinks: frozenset[str] | None
 
     def of(self, target: str | None) -> str | None:
         if self.whole is not None or target is None:
@@ -116,7 +120,10 @@ class _Denials:
         through = self.through.get(target)
         if through is not None or not self.layer.deny.sinks:
             return through
-        sink = self.layer.deny.sink(self.catalog.statements.sends(target))
+        sinks = self.sinks
+        if sinks is None:
+            sinks = self.catalog.statements.sends(target)
+        sink = self.layer.deny.sink(sinks)
         return None if sink is None else f"{self.layer.name} denies 'sends:{sink}'"
 
 
@@ -126,13 +133,20 @@ class ConfigChecks:
     What all its tools share is computed once.
 
     A target is a tool, a glob over a server that was not asked yet, or None: the bundle as a whole.
+    `sinks` are those that the arguments of one call go to, where a call is judged.
     """
 
-    def __init__(self, catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        ceiling: StepCeiling,
+        bundle: Bundle,
+        sinks: frozenset[str] | None = None,
+    ) -> None:
         self._catalog = catalog
         self._bundle = bundle
         self._ungranted = ceiling.ungranted
-        self._denials = _denials(catalog, ceiling, bundle)
+        self._denials = _denials(catalog, ceiling, bundle, sinks)
         self._allowing = [
             (layer.name, layer.allow)
             for layer in ceiling.layers
@@ -199,7 +213,9 @@ class ConfigChecks:
         return "an untrusted server's tools must be named in the bundle one by one"
 
 
-def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_Denials]:
+def _denials(
+    catalog: Catalog, ceiling: StepCeiling, bundle: Bundle, sinks: frozenset[str] | None
+) -> list[_Denials]:
     parts = constituents(catalog, bundle) if bundle.bundles else ()
     denials = []
     for layer in ceiling.layers:
@@ -213,7 +229,7 @@ def _denials(catalog: Catalog, ceiling: StepCeiling, bundle: Bundle) -> list[_De
                 reason = f"{layer.name} denies {pattern!r}, which {bundle.id!r} is composed of"
                 through |= dict.fromkeys((*part.tools, *part.patterns), reason)
         whole = None if hit is None else f"{layer.name} denies {hit!r}"
-        denials.append(_Denials(catalog, layer, whole, through))
+        denials.append(_Denials(catalog, layer, whole, through, sinks))
     return denials
 
 
@@ -254,8 +270,10 @@ class FactChecks:
     Made once for facts that many bundles are judged under: it holds what they name by name.
     """
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, tainted: FactTest | None = None) -> None:
+        """`tainted` is the test of the rows with `seen`, where the step has any."""
         self.facts = facts
+        self._tainted = tainted
         self.unavailable: Mapping[str, str] = dict(facts.unavailable)
         """Why each server that can't be used now can't be."""
         self.drifted: Mapping[tuple[str, str], Drift] = {
@@ -264,6 +282,8 @@ class FactChecks:
         """The tools, by server and name, that are not as they were reviewed."""
 
     def on(self, bundle: Bundle, target: str | None) -> CheckResults:
+        if self._tainted is not None:
+            yield "tainted", self._tainted(self, bundle, target)
         for code, test in FACT_TESTS.items():
             yield code, test(self, bundle, target)
 
@@ -337,14 +357,20 @@ decision, call and explanation.
 
 
 def checks(
-    catalog: Catalog, ceiling: StepCeiling, facts: Facts, bundle: Bundle, target: str | None = None
+    catalog: Catalog,
+    ceiling: StepCeiling,
+    facts: Facts,
+    bundle: Bundle,
+    target: str | None = None,
+    tainted: FactTest | None = None,
 ) -> tuple[Check, ...]:
     """Return every test of one tool (or glob) of a bundle, or of the whole bundle, in order, passed
-    or not: the chain that `explain` prints.
+    or not: the chain that `explain` prints. `tainted` is the test of the rows with `seen`, where
+    the step has any.
     """
     tests = (
         *ConfigChecks(catalog, ceiling, bundle).on(target),
-        *FactChecks(facts).on(bundle, target),
+        *FactChecks(facts, tainted).on(bundle, target),
     )
     return tuple(Check(code, wrong is None, wrong or "") for code, wrong in tests)
 

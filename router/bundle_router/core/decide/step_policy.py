@@ -16,12 +16,12 @@ replays.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from functools import cached_property
 from typing import Final
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.values import StepPolicy
+from bundle_router.core.values import TAINT_SORTS, StepPolicy
 from bundle_router.core.values.patterns import first_match, is_glob
 from bundle_router.core.values.spelling import Suggester
 from bundle_router.errors import RequestError
@@ -60,6 +60,18 @@ def refuse_unknown(
             f"{whose} is not understood: {'; '.join(problems[:_MAX_NAMED_PROBLEMS])}{rest_text}",
             advice="name bundles and tools of the config; only globs may match nothing",
         )
+
+
+def refuse_unknown_taints(catalog: Catalog, taints: Iterable[str], where: str) -> None:
+    """Raise RequestError for a taint that is neither given nor declared in the config."""
+    known = (*TAINT_SORTS, *(name for name, _ in catalog.taints))
+    for taint in taints:
+        if taint not in known:
+            hint = Suggester().did_you_mean(taint, known)
+            raise RequestError(
+                f"{where}: unknown taint {taint[:80]!r}" + (f" ({hint})" if hint else ""),
+                advice=f"use one of {', '.join(known)}, or declare it in [taints] of policy.toml",
+            )
 
 
 class _Reader:

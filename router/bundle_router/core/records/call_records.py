@@ -174,6 +174,14 @@ class CallStarted(_ToolCall):
     """A digest of the arguments before redaction, keyed with the run's nonce, by which a second
     call with the key is compared; empty without a key.
     """
+    returns: tuple[str, ...] = ()
+    """The taints that the branch takes on by it, where some policy row has `seen`: of what the tool
+    returns, and of the artifacts in its arguments.
+    """
+    sends: tuple[str, ...] = ()
+    """The sinks that its arguments go to, where some policy row has `seen`."""
+    would: tuple[str, ...] = ()
+    """The policy rows with `enforce = false` that would have refused it."""
 
     def to_json(self) -> Json:
         """Return the record as JSON, without the chain's fields."""
@@ -181,6 +189,9 @@ class CallStarted(_ToolCall):
         if self.writer or self.arguments_digest:
             later = {"writer": self.writer, "arguments_digest": self.arguments_digest}
             record |= {name: value for name, value in later.items() if value}
+        if self.returns or self.sends or self.would:
+            lists = {"returns": self.returns, "sends": self.sends, "would": self.would}
+            record |= {name: list(words) for name, words in lists.items() if words}
         return record
 
     @classmethod
@@ -188,6 +199,9 @@ class CallStarted(_ToolCall):
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
         """Return the record of a line. Raises CorruptRun for another line."""
         own_fields: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
+        own_fields |= {
+            name: tuple(record.get(name) or ()) for name in ("returns", "sends", "would")
+        }
         return cls(**cls._call_from(record), **own_fields)
 
 
@@ -219,6 +233,10 @@ class CallFinished(_ToolCall):
     """The totals of the step's calls after this one."""
     cached_from: str = ""
     """The call whose result was reused; null where the tool was called."""
+    returns: tuple[str, ...] = ()
+    """Taints of the result that its start does not say: the server's own word for it, and those of
+    an artifact that was read.
+    """
 
     @property
     def original_bytes(self) -> int:
@@ -244,6 +262,8 @@ class CallFinished(_ToolCall):
             record["ready_ms"] = self.ready_ms
         if self.spent is not None:
             record["spent"] = self.spent.to_json()
+        if self.returns:
+            record["returns"] = list(self.returns)
         return record
 
     @classmethod
@@ -258,6 +278,7 @@ class CallFinished(_ToolCall):
             joined=tuple((row["bundle"], row["tool"]) for row in record.get("joined", ())),
             ready_ms=record.get("ready_ms"),
             cached_from=record.get("cached_from") or "",
+            returns=tuple(record.get("returns") or ()),
         )
 
 
@@ -285,6 +306,8 @@ class RequestPassed(_CallLine):
     """The totals of the step's calls after this one."""
     original_bytes: int = 0
     """Bytes of the answer; absent for none."""
+    returns: tuple[str, ...] = ()
+    """The taints of the answer, where some policy row has `seen`."""
 
     @property
     def name(self) -> str:
@@ -299,6 +322,7 @@ class RequestPassed(_CallLine):
             "elapsed_ms": self.elapsed_ms,
         }
         record |= {"original_bytes": self.original_bytes} if self.original_bytes else {}
+        record |= {"returns": list(self.returns)} if self.returns else {}
         return record | ({"spent": self.spent.to_json()} if self.spent is not None else {})
 
     @classmethod
@@ -306,6 +330,7 @@ class RequestPassed(_CallLine):
     def from_json(cls, record: Mapping[str, Any]) -> RequestPassed:
         """Return the record of a line. Raises CorruptRun for another line."""
         own_fields = {"method": record["method"], "original_bytes": record.get("original_bytes", 0)}
+        own_fields["returns"] = tuple(record.get("returns") or ())
         return cls(**cls._line_from(record), **_ending_fields(record), **own_fields)
 
 
@@ -337,6 +362,98 @@ class SubRunOpened:
         """Return the record of a line. Raises CorruptRun for another line."""
         line = {name: record[name] for name in ("run_id", "sub_run_id")}
         return cls(**line, time=record.get("time", ""), seq=record.get("seq", -1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaintPassed:
+    """Content that came into a branch from another run or branch: its taints, which the branch
+    takes on.
+    """
+
+    type: ClassVar[str] = "taint.passed"
+
+    run_id: str
+    """The run that takes them on."""
+    branch: str
+    """Its branch; empty for the default one."""
+    from_run: str
+    """The run that they came from: a sub-run, or this one for another branch of it."""
+    taints: tuple[str, ...]
+    """The taints."""
+    tool: str
+    """The canonical name of the tool whose call brought them."""
+    form: str = ""
+    """The form that a checked answer was handed back in; absent for none."""
+    time: str = ""
+    """When this was recorded, in UTC."""
+    seq: int = -1
+    """The record's number in the run; -1 until it is written."""
+
+    def to_json(self) -> Json:
+        """Return the record as JSON, without the chain's fields."""
+        record = {
+            "schema": CALL_SCHEMA,
+            "type": self.type,
+            "time": self.time,
+            **flat_json(self, ("run_id", "branch", "from_run", "tool")),
+            "taints": list(self.taints),
+        }
+        return record | ({"form": self.form} if self.form else {})
+
+    @classmethod
+    @checked(lambda: LINE_FORMS[TaintPassed.type]())
+    def from_json(cls, record: Mapping[str, Any]) -> TaintPassed:
+        """Return the record of a line. Raises CorruptRun for another line."""
+        return cls(
+            **{name: record[name] for name in ("run_id", "branch", "from_run", "tool")},
+            taints=tuple(record["taints"]),
+            form=record.get("form") or "",
+            time=record.get("time", ""),
+            seq=record.get("seq", -1),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaintCleared:
+    """A person's word that what a branch has seen of these taints counts no more."""
+
+    type: ClassVar[str] = "taint.cleared"
+
+    run_id: str
+    """The run."""
+    branch: str
+    """Its branch; empty for the default one."""
+    taints: tuple[str, ...]
+    """The taints, with the sorts of them."""
+    by: str
+    """Who said so."""
+    reason: str
+    """Why."""
+    time: str = ""
+    """When this was recorded, in UTC."""
+    seq: int = -1
+    """The record's number in the run; -1 until it is written."""
+
+    def to_json(self) -> Json:
+        """Return the record as JSON, without the chain's fields."""
+        return {
+            "schema": CALL_SCHEMA,
+            "type": self.type,
+            "time": self.time,
+            **flat_json(self, ("run_id", "branch", "by", "reason")),
+            "taints": list(self.taints),
+        }
+
+    @classmethod
+    @checked(lambda: LINE_FORMS[TaintCleared.type]())
+    def from_json(cls, record: Mapping[str, Any]) -> TaintCleared:
+        """Return the record of a line. Raises CorruptRun for another line."""
+        return cls(
+            **{name: record[name] for name in ("run_id", "branch", "by", "reason")},
+            taints=tuple(record["taints"]),
+            time=record.get("time", ""),
+            seq=record.get("seq", -1),
+        )
 
 
 def _ending_fields(record: Mapping[str, Any]) -> Json:
@@ -394,8 +511,9 @@ def _end_form(kind: type[CallFinished | RequestPassed]) -> dict[str, FieldForm]:
 
 
 def _started_form() -> dict[str, FieldForm]:
-    with_key = ("writer", "arguments_digest")
-    return {**_call_form(CallStarted), **fields_of(CallStarted, with_key, optional=with_key)}
+    later = ("writer", "arguments_digest", "returns", "sends", "would")
+    lists = {name: [str] for name in ("returns", "sends", "would")}
+    return {**_call_form(CallStarted), **fields_of(CallStarted, later, optional=later, **lists)}
 
 
 def _finished_form() -> dict[str, FieldForm]:
@@ -408,8 +526,9 @@ def _finished_form() -> dict[str, FieldForm]:
         **_end_form(CallFinished),
         **fields_of(
             CallFinished,
-            ("joined", "cached_from", "shaped", "ready_ms"),
-            optional=("shaped", "ready_ms"),
+            ("joined", "cached_from", "shaped", "ready_ms", "returns"),
+            optional=("shaped", "ready_ms", "returns"),
+            returns=[str],
             joined=[joined],
             cached_from=(str, None),
             shaped=fields_of(ShapedSize, optional=("flags",)),
@@ -423,7 +542,12 @@ def _passed_form() -> dict[str, FieldForm]:
     return {
         **_line_form(RequestPassed),
         **_end_form(RequestPassed),
-        **fields_of(RequestPassed, ("method", "original_bytes"), optional=("original_bytes",)),
+        **fields_of(
+            RequestPassed,
+            ("method", "original_bytes", "returns"),
+            optional=("original_bytes", "returns"),
+            returns=[str],
+        ),
     }
 
 
@@ -432,22 +556,41 @@ def _opened_form() -> dict[str, FieldForm]:
     return {**_type_form(SubRunOpened.type), **fields_of(SubRunOpened, names)}
 
 
+def _passed_on_form() -> dict[str, FieldForm]:
+    names = ("time", "run_id", "branch", "from_run", "tool", "taints", "form")
+    fields = fields_of(TaintPassed, names, optional=("form",), taints=[str])
+    return {**_type_form(TaintPassed.type), **fields}
+
+
+def _cleared_form() -> dict[str, FieldForm]:
+    names = ("time", "run_id", "branch", "by", "reason", "taints")
+    return {**_type_form(TaintCleared.type), **fields_of(TaintCleared, names, taints=[str])}
+
+
 LINE_FORMS: Final[Mapping[str, Callable[[], Mapping[str, FieldForm]]]] = {
     CallStarted.type: _started_form,
     CallFinished.type: _finished_form,
     RequestPassed.type: _passed_form,
     SubRunOpened.type: _opened_form,
+    TaintPassed.type: _passed_on_form,
+    TaintCleared.type: _cleared_form,
 }
 """What makes the written form of a line, without the chain's fields, by the record's type."""
 
-CallRecord = CallStarted | CallFinished | RequestPassed | SubRunOpened
+CallRecord = CallStarted | CallFinished | RequestPassed | SubRunOpened | TaintPassed | TaintCleared
 Record = DecisionRecord | CallRecord
 
-_KINDS: Final[
-    Mapping[str, type[DecisionRecord | CallStarted | CallFinished | RequestPassed | SubRunOpened]]
-] = {
+_KINDS: Final[Mapping[str, type[Record]]] = {
     kind.type: kind
-    for kind in (DecisionRecord, CallStarted, CallFinished, RequestPassed, SubRunOpened)
+    for kind in (
+        DecisionRecord,
+        CallStarted,
+        CallFinished,
+        RequestPassed,
+        SubRunOpened,
+        TaintPassed,
+        TaintCleared,
+    )
 }
 
 

@@ -22,6 +22,7 @@ from bundle_router.core.catalog import (
     Skill,
 )
 from bundle_router.core.catalog.config_keys import key_name
+from bundle_router.core.catalog.config_tables import FieldKind
 from bundle_router.core.records.field_types import FieldForm, fields_of
 from bundle_router.core.values import LocalSettings, TaintSort
 
@@ -31,6 +32,16 @@ def catalog_form() -> Mapping[str, FieldForm]:
     taint = {
         "name": FieldForm(str, "Its name."),
         "sort": FieldForm(TaintSort, "The given taint that it is a sort of."),
+    }
+    field = {
+        "name": FieldForm(str, "Its name."),
+        "kind": FieldForm(FieldKind, "What it holds, where that is no list of words.", True),
+        "words": FieldForm([str], "The words that it may hold, where it holds one.", True),
+    }
+    form = {
+        "name": FieldForm(str, "Its name."),
+        "fields": FieldForm([field], "The fields that an answer may have."),
+        "clears": FieldForm([str], "The taints that do not pass through it."),
     }
     return {
         "schema": FieldForm(Literal[CATALOG_SCHEMA], "The form of the file, with its version."),
@@ -51,7 +62,13 @@ def catalog_form() -> Mapping[str, FieldForm]:
             cards=[_value_form(Card)],
             skills=[_value_form(Skill)],
         ),
-        **fields_of(Catalog, ("taints",), optional=("taints",), taints=[taint]),
+        **fields_of(
+            Catalog,
+            ("taints", "forms"),
+            optional=("taints", "forms"),
+            taints=[taint],
+            forms=[form],
+        ),
     }
 
 

@@ -43,8 +43,10 @@ from bundle_router.core.values import (
     RecentStep,
     Reply,
     SearchUse,
+    Seen,
     Step,
     StepPolicy,
+    WouldRefuse,
 )
 from bundle_router.core.values.canonical import (
     EncodedObject,
@@ -122,6 +124,12 @@ def line_form() -> Mapping[str, FieldForm]:
             {
                 **fields_of(Step, _STEP_FIELDS),
                 **fields_of(Step, ("policy", "labels"), policy=policy, labels=[labels]),
+                **fields_of(
+                    Step,
+                    ("carries", "hands_back"),
+                    optional=("carries", "hands_back"),
+                    carries=[str],
+                ),
             },
             "The step, as it was asked for.",
         ),
@@ -136,6 +144,12 @@ def line_form() -> Mapping[str, FieldForm]:
             candidates=[fields_of(Candidate)],
             search=(_search_form(), None),
             model=(fields_of(ModelUse, optional=("sure",)), None),
+        ),
+        **fields_of(
+            Decision,
+            ("would",),
+            optional=("would",),
+            would=[fields_of(WouldRefuse, optional=("tool",))],
         ),
         "activation": FieldForm(
             fields_of(
@@ -160,6 +174,9 @@ def _facts_form(policy: object) -> Mapping[str, FieldForm]:
     address = {part.name: FieldForm(str, "Of the ancestor's step.") for part in PARTS}
     return {
         **fields_of(Facts, ("pending",), optional=("pending",), pending=[str]),
+        **fields_of(
+            Facts, ("seen",), optional=("seen",), seen=[fields_of(Seen, optional=("run",))]
+        ),
         **fields_of(
             Facts,
             ("capabilities", "unavailable", "drifted", "grants", "revisions"),
@@ -268,6 +285,8 @@ class DecisionLine:
     recent: RecentStep
     asked_model: bool = False
     """Whether a model was asked for it, now and not from the cache."""
+    hands_back: str = ""
+    """`checked`, where its run hands back checked answers alone."""
     line: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -280,7 +299,15 @@ class DecisionLine:
             step.role, step.step, step.goal, tuple([row.id for row in decision.bundles])
         )
         asked_model = decision.model is not None and decision.model.attempts > 0
-        return cls(decision.seq, decision.decision_id, step.principal, budget, recent, asked_model)
+        return cls(
+            decision.seq,
+            decision.decision_id,
+            step.principal,
+            budget,
+            recent,
+            asked_model,
+            step.hands_back,
+        )
 
     @classmethod
     @checked(line_form)
@@ -294,7 +321,17 @@ class DecisionLine:
         model = line.get("model") or {}
         asked_model = model.get("attempts", 0) > 0
         principal = line.get("principal", "")
-        return cls(line["seq"], line["decision_id"], principal, budget, recent, asked_model, line)
+        hands_back = step.get("hands_back", "")
+        return cls(
+            line["seq"],
+            line["decision_id"],
+            principal,
+            budget,
+            recent,
+            asked_model,
+            hands_back,
+            line,
+        )
 
     def record(self) -> DecisionRecord:
         return DecisionRecord.from_json(self.line)
@@ -354,11 +391,16 @@ def step_json(step: Step) -> Json:
 
     The run's id and the principal are beside it.
     """
-    return {
+    value = {
         **flat_json(step, _STEP_FIELDS),
         "policy": policy_json(step.policy),
         "labels": [{"name": name, "value": step.labels[name]} for name in sorted(step.labels)],
     }
+    if step.carries:
+        value["carries"] = list(step.carries)
+    if step.hands_back:
+        value["hands_back"] = step.hands_back
+    return value
 
 
 def step_from(record: Mapping[str, Any]) -> Step:
@@ -367,7 +409,7 @@ def step_from(record: Mapping[str, Any]) -> Step:
     Raises pydantic's ValidationError, KeyError or TypeError.
     """
     row = record["step"]
-    values = {name: row[name] for name in _STEP_FIELDS if name in row}
+    values = {name: row[name] for name in (*_STEP_FIELDS, "carries", "hands_back") if name in row}
     values |= {"run_id": record["run_id"], "principal": record.get("principal", "")}
     values["labels"] = _labels_from(row)
     return Step.model_validate(values | {"policy": _policy_from(row.get("policy"))})
@@ -379,8 +421,13 @@ def _labels_from(step: Mapping[str, Any]) -> dict[str, str]:
 
 
 def facts_json(facts: Facts) -> Json:
-    pending: Json = {"pending": list(facts.pending)} if facts.pending else {}
-    return pending | {
+    later: Json = {"pending": list(facts.pending)} if facts.pending else {}
+    if facts.seen:
+        later["seen"] = [
+            {name: value for name, value in flat_json(row).items() if name != "run" or value}
+            for row in facts.seen
+        ]
+    return later | {
         "capabilities": sorted(facts.capabilities),
         "unavailable": [{"server": server, "why": reason} for server, reason in facts.unavailable],
         "drifted": [
@@ -411,7 +458,13 @@ def facts_from(record: Mapping[str, Any]) -> Facts:
             for row in value.get("grants", ())
         ),
         revisions=tuple((row["name"], row["revision"]) for row in value.get("revisions", ())),
+        seen=seen_from(value),
     )
+
+
+def seen_from(facts: Mapping[str, Any]) -> tuple[Seen, ...]:
+    """Return the taints in a decision's facts, as recorded."""
+    return tuple(_flat_from(Seen, row) for row in facts.get("seen", ()))
 
 
 @lru_cache(256)
@@ -549,7 +602,7 @@ def _candidates_from(record: Mapping[str, Any]) -> tuple[Candidate, ...]:
 # --- what was decided -----------------------------------------------------------------------------
 
 
-def _row_json(row: Chosen | LeftOut) -> Json:
+def _row_json(row: Chosen | LeftOut | WouldRefuse) -> Json:
     """Return a row without the empty fields that came after the first layout."""
     value = flat_json(row)
     for later in ("mode", "tool"):
@@ -559,13 +612,14 @@ def _row_json(row: Chosen | LeftOut) -> Json:
 
 
 @lru_cache(256)
-def _rows_json(rows: tuple[Chosen | LeftOut, ...]) -> EncodedRows:
+def _rows_json(rows: tuple[Chosen | LeftOut | WouldRefuse, ...]) -> EncodedRows:
     return EncodedRows([_row_json(row) for row in rows])
 
 
 def outcome_json(decision: Decision) -> Json:
     """Return the decided part of the record, which a replay has to reproduce byte for byte."""
-    return {
+    would: Json = {"would": _rows_json(decision.would)} if decision.would else {}
+    return would | {
         **flat_json(decision, _OUTCOME),
         "bundles": _rows_json(decision.bundles),
         "left_out": _rows_json(decision.left_out),
@@ -601,5 +655,6 @@ def decision_from(record: Mapping[str, Any]) -> Decision:
         exposure=_flat_from(Exposure, record["exposure"]),
         model=model_from(record),
         search=search_from(record),
+        would=tuple(_flat_from(WouldRefuse, row) for row in record.get("would", ())),
         seq=record.get("seq", -1),
     )

@@ -192,7 +192,14 @@ def _chain(
     best = (*verdict.tools, *verdict.patterns, *bundle.tools, *bundle.patterns, None)[0]
     chain_checks = [
         Check("unknown_bundle", True, ""),
-        *checks(catalog, plan.verdicts.ceiling, facts, bundle, tool or best),
+        *checks(
+            catalog,
+            plan.verdicts.ceiling,
+            facts,
+            bundle,
+            tool or best,
+            plan.verdicts.taint_test(facts),
+        ),
         _mapping_check(plan, decision, candidates, bundle),
     ]
 

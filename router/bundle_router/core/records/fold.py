@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bundle_router.core.decide import activation as sticky_set
 from bundle_router.core.decide import budgets
@@ -37,6 +37,9 @@ from bundle_router.core.records.call_records import (
 )
 from bundle_router.core.records.decision_record import BudgetKey, DecisionLine, DecisionRecord
 from bundle_router.core.values import Activation, Address, Outcome, RecentStep
+
+if TYPE_CHECKING:
+    from bundle_router.core.records.seen import SeenLedger
 
 DEFAULT_BRANCH: Final = ""
 MANY_EFFECTS: Final = (
@@ -87,8 +90,10 @@ class _Branch:
 class RunFold:
     """The state of a run after the records it was given. For one thread at a time."""
 
-    def __init__(self, recent_steps: int = 5) -> None:
+    def __init__(self, recent_steps: int = 5, ledger: SeenLedger | None = None) -> None:
+        """`ledger`: what keeps what branches have seen, where some policy row has `seen`."""
         self._recent_steps = recent_steps
+        self.ledger = ledger
         self._branches: dict[str, _Branch] = {}
         self._newest = DEFAULT_BRANCH
         self._budgets: dict[str, BudgetKey] = {}
@@ -98,6 +103,8 @@ class RunFold:
         self._decisions: dict[str, int] = {}
         self._calls: dict[str, KeyedCall] = {}
         self._results: dict[tuple[str, str], int] = {}
+        self.hands_back = ""
+        """`checked`, where the run hands back checked answers alone."""
         self.decisions = 0
         """How many decisions the run has."""
         self.model_questions = 0
@@ -128,6 +135,8 @@ class RunFold:
             has_new = True
             if line.get("type") == DecisionRecord.type:
                 self._take_decision(DecisionLine.from_json(line))
+                if self.ledger is not None:
+                    self.ledger.take_decision_line(line)
             elif (record := read_record(line)) is not None:
                 self.take(record, line["seq"])
         return has_new
@@ -146,10 +155,12 @@ class RunFold:
             branch.activation = record.decision.after
         elif isinstance(record, SubRunOpened):
             self.sub_runs = tuple(dict.fromkeys((*self.sub_runs, record.sub_run_id)))
-        else:
+        elif isinstance(record, RequestPassed):
             self._note_artifacts(record)
             if _is_counted(record):
                 self._count(record, spent, began=True)
+        if self.ledger is not None:
+            self.ledger.take(record, seq)
 
     def _take_decision(self, made: DecisionLine) -> _Branch:
         """Open a decision in its branch, in place of the one before it."""
@@ -166,6 +177,7 @@ class RunFold:
         self._budgets[made.decision_id] = made.budget
         self.decisions = len(self._budgets)
         self.model_questions += made.asked_model
+        self.hands_back = made.hands_back
         self.principals |= {made.principal}
         self._principals[made.decision_id] = made.principal
         if key:

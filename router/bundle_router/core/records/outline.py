@@ -18,7 +18,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, TypeVar, get_args
 
-from bundle_router.core.records.call_records import CallFinished, CallStarted, Record, RequestPassed
+from bundle_router.core.records.call_records import (
+    CallFinished,
+    CallStarted,
+    Record,
+    RequestPassed,
+    TaintCleared,
+    TaintPassed,
+)
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.values.doubt import Certainty
 
@@ -167,6 +174,8 @@ def _record_entry(record: Record, ended_ids: set[str]) -> OutlineEntry[Record] |
     if isinstance(record, CallFinished | RequestPassed):
         mark = mark_of_call(record.outcome)
         return OutlineEntry("call", record, record.seq, record.time, record.decision_id, mark)
+    if isinstance(record, TaintPassed | TaintCleared):
+        return OutlineEntry("call", record, record.seq, record.time)
     if isinstance(record, CallStarted) and record.call_id not in ended_ids:
         return OutlineEntry("call", record, record.seq, record.time, record.decision_id)
     return None

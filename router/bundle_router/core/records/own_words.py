@@ -19,6 +19,8 @@ _RECORDS = (
     call_records.CallFinished,
     call_records.RequestPassed,
     call_records.SubRunOpened,
+    call_records.TaintPassed,
+    call_records.TaintCleared,
 )
 _OF_THE_CHAIN = ("schema", "seq", "prev", "hash", "run_json")
 

@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from bundle_router.core.catalog import (
+    AnswerForm,
     ApprovalRow,
     Bundle,
     Card,
@@ -174,8 +175,9 @@ def _differing_parts(recorded: dict[str, Any], now: dict[str, Any]) -> tuple[str
     """Return the names of the parts whose canonical JSON differs, sorted."""
     if encode(recorded) == encode(now):
         return ()
+    names = {*recorded, *now}  # a part that came later is there where it holds something
     return tuple(
-        sorted(name for name, value in recorded.items() if encode(value) != encode(now[name]))
+        sorted(name for name in names if encode(recorded.get(name)) != encode(now.get(name)))
     )
 
 
@@ -202,6 +204,7 @@ def catalog_from(value: Mapping[str, Any]) -> Catalog:
             cards={card.name: card for card in cards},
             skills={skill.path: skill for skill in skills},
             taints=tuple((row["name"], row["sort"]) for row in value.get("taints", ())),
+            forms=tuple(AnswerForm.from_json(row) for row in value.get("forms", ())),
         )
     except ValidationError as error:
         raise CorruptRun(

@@ -16,6 +16,8 @@ from bundle_router.core.records.call_records import (
     CallStarted,
     RequestPassed,
     SubRunOpened,
+    TaintCleared,
+    TaintPassed,
 )
 from bundle_router.core.records.catalog_form import catalog_form
 from bundle_router.core.records.chain import CHAIN_FIELDS
@@ -84,6 +86,18 @@ RECORDS: Final = (
         _CALLS,
         "A run that began below this one, whose calls count for their tree.",
         _line(LINE_FORMS[SubRunOpened.type]),
+    ),
+    WrittenRecord(
+        TaintPassed.type,
+        _CALLS,
+        "Taints of content that came into a branch from a sub-run, or from another branch.",
+        _line(LINE_FORMS[TaintPassed.type]),
+    ),
+    WrittenRecord(
+        TaintCleared.type,
+        _CALLS,
+        "A person's word that what a branch has seen of some taints counts no more.",
+        _line(LINE_FORMS[TaintCleared.type]),
     ),
     WrittenRecord(
         "catalog",

@@ -24,6 +24,7 @@ from bundle_router.core.values.decisions import (
     RecentStep,
     Reply,
     SearchUse,
+    WouldRefuse,
 )
 from bundle_router.core.values.local_tools import (
     BinaryForm,
@@ -47,6 +48,7 @@ from bundle_router.core.values.steps import (
     Facts,
     Frozen,
     Grant,
+    Seen,
     Step,
     StepPolicy,
 )
@@ -141,6 +143,7 @@ __all__ = [
     "RecentStep",
     "Reply",
     "SearchUse",
+    "Seen",
     "Sink",
     "Source",
     "Step",
@@ -151,5 +154,6 @@ __all__ = [
     "ToolOutput",
     "Trust",
     "Verdict",
+    "WouldRefuse",
     "shorten",
 ]

@@ -104,6 +104,18 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class WouldRefuse:
+    """A bundle or tool that a policy row with `enforce = false` would not have shown."""
+
+    row: str
+    """The name of the row."""
+    id: str
+    """The bundle's id."""
+    tool: str | None = None
+    """The canonical name where it is one tool; None: the whole bundle."""
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A permitted bundle that search or the model may pick."""
 
@@ -293,6 +305,8 @@ class Decision:
     """The cost and the answer of the question to a model, if one was asked."""
     search: SearchUse | None = None
     """What search found, if it was asked."""
+    would: tuple[WouldRefuse, ...] = ()
+    """What policy rows with `enforce = false` would not have shown."""
     run_id: str = ""
     """The id of its run."""
     seq: int = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -213,6 +213,14 @@ class Step(StepInput):
     """
     fixed_list: StrictBool = False
     """Whether the agent reads its list of tools once, so that none joins it."""
+    carries: Words = Field(default=(), max_length=16)
+    """The taints of what the engine hands in with the goal and the messages (`untrusted`: a
+    customer's mail). They only ever add to what the branch has seen.
+    """
+    hands_back: Literal["", "checked"] = ""
+    """`checked`, for a sub-agent: what it has seen is not passed to its parent, which gets its
+    answer through `Router.hand_back` alone. All steps of its run say so.
+    """
 
     @field_validator("run_id", "parent_run_id")
     @classmethod
@@ -290,6 +298,20 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """A taint that a branch of a run has seen, and where it came from first."""
+
+    taint: str
+    """`private`, `untrusted`, or a declared one."""
+    tool: str
+    """The canonical name of the tool that was called; `goal` for what the engine handed in."""
+    seq: int
+    """The record of that call in its run; the decision's, of what the engine handed in."""
+    run: str = ""
+    """The run of that record, where it is another one: a parent's, or a sub-run's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The facts that the shell looked up for one decision, recorded with it so that the decision
     can be replayed.
@@ -310,4 +332,8 @@ class Facts:
     revisions: tuple[tuple[str, str], ...] = ()
     """`(name, revision)` of the learned artifacts (index, memory, thresholds) that the decision
     rests on.
+    """
+    seen: tuple[Seen, ...] = ()
+    """The taints that the step's branch has seen, where some policy row has `seen`; ordered by
+    name.
     """

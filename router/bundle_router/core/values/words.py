@@ -32,6 +32,7 @@ Code = Literal[
     "trust_too_low",
     "effect_not_allowed",
     "allowlist_required",
+    "tainted",
     "capability_missing",
     DriftCode,
     "server_unavailable",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final, Literal
 
-from bundle_router.core.catalog import Bundle, Catalog, Server
+from bundle_router.core.catalog import AnswerForm, Bundle, Catalog, Server
 from bundle_router.core.exposure.placing import mode_of
 from bundle_router.core.values import BinaryRule
 from bundle_router.core.values.canonical import encode
@@ -230,6 +230,22 @@ def _taints(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Privilege
         before = old_sorts.get(name, sort)
         edits = _edits(by_place, "taint", name)
         yield from _compare(f"taints.{name}", before, sort, "replace", edits)
+    old_forms = {form.name: form for form in old.forms}
+    for form in new.forms:
+        before_form = old_forms.get(form.name, AnswerForm(form.name))
+        edits = _edits(by_place, "form", form.name)
+        path = f"forms.{form.name}"
+        yield from _compare(f"{path}.fields", _words(before_form), _words(form), "gain", edits)
+        yield from _compare(f"{path}.clears", before_form.clears, form.clears, "gain", edits)
+
+
+def _words(form: AnswerForm) -> tuple[str, ...]:
+    """Return what an answer may say in each field: a kind of value, or one of its words."""
+    return tuple(
+        f"{name} {word}"
+        for name, choice in form.fields
+        for word in ((choice,) if isinstance(choice, str) else choice)
+    )
 
 
 def _bundle(

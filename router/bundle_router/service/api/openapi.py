@@ -29,6 +29,7 @@ from bundle_router.core.values import (
     ModelUse,
     SearchUse,
     StepPolicy,
+    WouldRefuse,
 )
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.core.values.evidence import Evidence
@@ -92,7 +93,7 @@ _ETAG: Final = _parameter(
 
 _DESCRIBED: Final = (
     *(RouteBody, CallBody, MissedBody, StepPolicy, FieldProblem, Problem9457),
-    *(Decision, Chosen, LeftOut, Candidate, ModelUse, SearchUse, Evidence, Exposure),
+    *(Decision, Chosen, LeftOut, WouldRefuse, Candidate, ModelUse, SearchUse, Evidence, Exposure),
     *(Activation, Entry, AskedTool, Result, Artifact, RunEnd, Writer),
     *(Toolset, ActiveTool, DeferredTool, SkillText),
 )

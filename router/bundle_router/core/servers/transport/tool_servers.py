@@ -142,7 +142,7 @@ class CallOutcome:
 
     `source`: the call that the result came from, if another. `answer`: the server's own, for an
     agent's client. `whole`: the unshaped result, if asked for. `queued_ms`: the time the call
-    waited for its turn.
+    waited for its turn. `returns`: taints of the result that its call's start does not say.
     """
 
     outcome: Outcome
@@ -154,3 +154,4 @@ class CallOutcome:
     joined: tuple[tuple[str, str], ...] = ()
     whole: tuple[Block, ...] | None = None
     queued_ms: float = 0.0
+    returns: tuple[str, ...] = ()
