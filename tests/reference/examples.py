@@ -1,9 +1,9 @@
 """Examples of the fields of records, from recorded runs: `python -m tests.reference.examples RUNS...`
-writes `examples.json` anew, which the reference shows.
+puts those of these runs into `examples.json`, which the reference shows.
 
 Those that are stored are of `bundle-router demo`, whose config kept heads and bounded a tree's calls, of a
 label and a receipt of its runs and, for fields that these do not have, of the runs of
-tests/service/mcp/test_passing_on.py and tests/data/runs.
+tests/service/mcp/test_passing_on.py and tests/data/runs, of runs of other tests, and of tests/data/config.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def _records(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def collect(folders: list[Path]) -> dict[str, dict[str, str]]:
-    """Return an example of each field that has one: of the first run that says something."""
+    """Return an example of each field that has one: of the first run that says something, else the
+    stored one.
+    """
+    known = examples()
     records = [row for folder in folders for row in _records(folder)]
     found: dict[str, dict[str, str]] = {}
     for kind in RECORDS:
@@ -94,6 +97,8 @@ def collect(folders: list[Path]) -> dict[str, dict[str, str]]:
             said = [value for value in values if value not in (None, "", [], {})]
             if said:
                 found[kind.type][path] = text_of(said[0])
+            elif path in known[kind.type]:
+                found[kind.type][path] = known[kind.type][path]
     return found
 
 
