@@ -7,6 +7,8 @@ Rules:
 3. The change, with the replaced texts, is written to `changes.jsonl` before the files. So an
    interrupted save can be undone like any other. Undoing is an edit: it may widen too.
 4. A request supplies texts for the five file names, nothing else.
+5. A risk that stands in the config is accepted once, with a reason, by a line of the journal. That
+   changes no file and permits nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.config.config_changes import ChangeType, ConfigChange, FileChange
+from bundle_router.core.config.config_changes import (
+    ChangeType,
+    ConfigChange,
+    FileChange,
+    acceptances,
+    risk_words,
+    row_names,
+)
 from bundle_router.core.config.config_text import (
     FILE_NAMES,
     MAX_BYTES,
@@ -285,6 +294,51 @@ class ConfigEditor:
         return self._save(
             "config.undone", drafts, opened, _Editor(by, reason.strip(), acknowledged)
         )
+
+    def present_risks(self) -> Mapping[str, ConfigChange | None]:
+        """Return the risks of the present config by their words, each with the change by which it
+        was accepted (None: nobody did).
+        """
+        changes = acceptances(self.changes())
+        return {words: changes.get(words) for words in self.risk_words({}, self.validate({}))}
+
+    def risk_words(self, drafts: Drafts, problems: Sequence[Problem]) -> Mapping[str, Problem]:
+        """Return the risks among the problems that the config has with these texts, by the words
+        that name them for good.
+        """
+        rows = row_names(file.text for file in self._files(drafts) if file.layer == "project")
+        risks = [problem for problem in problems if problem.level == "risk"]
+        return {risk_words(problem, rows): problem for problem in risks}
+
+    def accept_risks(self, words: Sequence[str], *, by: str, reason: str) -> ConfigChange:
+        """Record that somebody means these risks of the present config, and return the change.
+
+        Raises RequestError without a reason, without a risk, and for one that does not stand there.
+        """
+        from bundle_router.adapters.config_journal import JournaledEdit, make_edit
+
+        if not reason.strip():
+            raise RequestError("no reason is given", advice="say why these risks are meant")
+
+        def judge() -> JournaledEdit[ConfigChange]:
+            risks = self.present_risks()
+            if not words or any(one not in risks for one in words):
+                raise RequestError(
+                    "these are not risks of the present config", advice="look at them again"
+                )
+            present = self._in_force() or Catalog()
+            change = ConfigChange(
+                type="risks.accepted",
+                time=datetime.now(UTC).isoformat(timespec="seconds"),
+                by=by,
+                reason=reason.strip(),
+                old_revision=present.revision,
+                new_revision=present.revision,
+                risks=tuple(dict.fromkeys(words)),
+            )
+            return JournaledEdit(change, lambda: change)
+
+        return make_edit(self.folder, judge)
 
     def last_change(self) -> ConfigChange | None:
         """Return the change that `undo` undoes: the last one that reached the files.

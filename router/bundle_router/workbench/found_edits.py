@@ -65,7 +65,8 @@ class FoundEdits:
             all_changes = [*read_changes(self._config), *self.changes()]
         except RequestError:  # the page of the changes says which line can't be read
             return ""
-        by_time = sorted(all_changes, key=lambda change: change.time)
+        edits = [change for change in all_changes if change.type != "risks.accepted"]
+        by_time = sorted(edits, key=lambda change: change.time)
         return by_time[-1].new_revision if by_time else ""
 
     def _add(self, old: str, new: str, widening: tuple[str, ...], digest: str) -> None:

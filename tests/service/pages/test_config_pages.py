@@ -212,6 +212,54 @@ def test_a_widening_is_saved_only_when_it_was_shown_acknowledged_and_explained(s
     assert "workspace.exec" in changes
 
 
+RISKY = '[[policies]]\nname = "readers of all"\nrole = "reader"\nallow = ["*"]\n'
+
+
+def test_the_widening_and_saving_it_come_before_the_text_and_the_risks_that_stand(
+    site: Site,
+) -> None:
+    (site.config / "policy.toml").write_text(f"{site.text()}\n{RISKY}", encoding="utf-8")
+    page = site.get("/config", file="policy.toml").text
+    assert "1 risk of the present config, 1 of them not accepted yet" in page
+    form = {**site.form(file="policy.toml"), "text": site.text().replace(*WIDER)}
+    shown = site.post("/config/preview", form).text
+    places = ["Newly allowed", "Save policy.toml", "1 risk of the present config", "<textarea id="]
+    found = [shown.index(words) for words in places]
+    assert found == sorted(found)
+
+
+def test_a_risk_that_stands_is_accepted_once_with_a_reason_and_the_text_stays(site: Site) -> None:
+    (site.config / "policy.toml").write_text(f"{site.text()}\n{RISKY}", encoding="utf-8")
+    page = site.get("/config", file="policy.toml").text
+    (risk,) = map(unescape, re.findall(r'name="risk" value="([^"]+)"', page))
+    assert risk.startswith("allow-everything policies[readers of all].allow[]: '*' allows")
+    typed = f"# typed\n\n{site.text()}"
+    form = {**site.form(file="policy.toml"), "text": typed, "risk": [risk]}
+    for wrong in ({"why": " "}, {"why": "mine", "risk": ["another"]}, {"why": "mine", "risk": []}):
+        refused = site.post("/config/accept", {**form, **wrong})
+        assert (refused.status_code, "Nothing was saved." in refused.text) == (422, True)
+    assert not (site.config / "changes.jsonl").exists()
+
+    accepted = site.post("/config/accept", form, why="readers are our own")
+    assert accepted.status_code == 200
+    assert "# typed" in accepted.text
+    assert "accepted by" in accepted.text
+    assert "readers are our own" in accepted.text
+    assert 'name="risk"' not in accepted.text
+    (line,) = (site.config / "changes.jsonl").read_text("utf-8").splitlines()
+    change = json.loads(line)
+    assert (change["type"], change["risks"]) == ("risks.accepted", [risk])
+    assert "files" not in change
+    assert "readers are our own" in site.get("/config/changes").text
+
+    another = RISKY.replace("reader", "writer")
+    (site.config / "policy.toml").write_text(f"{another}\n{site.text()}", encoding="utf-8")
+    later = site.get("/config", file="policy.toml").text
+    assert "2 risks of the present config, 1 of them not accepted yet</summary>" in later
+    (newer,) = map(unescape, re.findall(r'name="risk" value="([^"]+)"', later))
+    assert "policies[writers of all]" in newer
+
+
 def test_an_edit_that_the_service_found_stands_with_the_recorded_changes(
     recorded: Path, tmp_path: Path
 ) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from bundle_router.core.catalog.step_address import part_names
+from bundle_router.core.config.config_changes import ConfigChange
 from bundle_router.core.config.config_text import FILE_NAMES
 from bundle_router.core.config.problem_report import excerpt_lines
 from bundle_router.core.servers.admission.cleaning import reveal
@@ -29,6 +31,8 @@ from bundle_router.workbench.found_edits import FoundEdits
 from bundle_router.workbench.pin_approval import PinApproval, ShownReview
 from bundle_router.workbench.server_reviews import json_of
 
+Risks = Mapping[Problem, tuple[str, ConfigChange | None]]
+"""Risks that stand, each with the words that name it, and the change by which it was accepted."""
 MAX_ROWS: Final = 60
 """Maximum rows of each kind on a page; JSON has all."""
 MAX_CHANGES: Final = 50
@@ -67,7 +71,9 @@ class ConfigViews:
     def problems(self, file: str, text: str) -> PageContent:
         """Return the problems of a text while it is typed, as a part of the page."""
         problems = self._editor.validate({file: text})
-        values = {"problems": _problem_rows(problems, {self._path(file): text})}
+        texts = {self._path(file): text}
+        risks = self._risks({file: text}, problems)
+        values = {"problems": _problem_rows(problems, texts, risks)}
         return PageContent(
             "config_problems.html", values, [problem_json(problem) for problem in problems]
         )
@@ -90,6 +96,18 @@ class ConfigViews:
         else:
             status = 200
         return PageContent(page.template, {**page.values, **values}, page.json, status)
+
+    def draft(self, form: Query, *, refused: RouterError | None = None) -> PageContent:
+        """Return the page that a form was sent from, with the text as typed: its effects, if it
+        showed these.
+        """
+        if first(form, "compared"):
+            return self.preview(form, refused=refused)
+        file = first(form, "file")
+        text = first(form, "text").replace("\r\n", "\n")
+        page = self._editing(file, text, self._editor.validate({file: text}), refused=refused)
+        values = {**page.values, "digest": first(form, "digest")}
+        return PageContent(page.template, values, page.json, 422 if refused is not None else 200)
 
     def _editing(
         self,
@@ -134,7 +152,9 @@ class ConfigViews:
             digest=edited.digest,
             shipped=edited.shipped,
             lines=min(40, max(18, draft.count("\n") + 2)),
-            problems=_problem_rows(problems, {self._path(file): draft}),
+            problems=_problem_rows(
+                problems, {self._path(file): draft}, self._risks({file: draft}, problems)
+            ),
             preview=_preview_values(preview),
             refused=refused,
             saved=saved,
@@ -144,6 +164,14 @@ class ConfigViews:
             others=sorted(self._others),
             servers=[server.name for server in self._servers()],
         )
+
+    def _risks(self, drafts: Mapping[str, str], problems: Sequence[Problem]) -> Risks:
+        """Return those of the problems that are risks of the present config already."""
+        present = self._editor.present_risks()
+        risks = self._editor.risk_words(drafts, problems)
+        return {
+            problem: (words, present[words]) for words, problem in risks.items() if words in present
+        }
 
     def _page(
         self, template: str, title: str, json: Any, status: int = 200, **values: Any
@@ -273,13 +301,22 @@ def _compare_advice(others: Mapping[str, Path]) -> str:
     return f"{names}; folders are named when the service is started: --compare NAME=FOLDER"
 
 
-def _problem_rows(problems: Sequence[Problem], texts: Mapping[str, str]) -> list[dict[str, Any]]:
+def _problem_rows(
+    problems: Sequence[Problem],
+    texts: Mapping[str, str],
+    risks: Risks = MappingProxyType({}),
+) -> list[dict[str, Any]]:
+    """Return the values of problems. A risk that stands in the present config already has its
+    words, and the change by which somebody accepted it.
+    """
     lines = {name: text.split("\n") for name, text in texts.items()}
     return [
         {
             "problem": problem,
             "entry": entry_of_key(problem.path) if problem.path else "",
             "here": problem.file in texts,
+            "standing": risks.get(problem, ("", None))[0],
+            "accepted": risks.get(problem, ("", None))[1],
             "place": f"{problem.file}:{problem.line}" if problem.line else problem.file,
             "excerpt": "\n".join(excerpt_lines(problem, lines.get(problem.file, ()))),
         }

@@ -99,6 +99,7 @@ class ConfigRoutes:
             ),
             post("/config/preview", lambda form, *_: views.preview(form)),
             post("/config/save", self._save),
+            post("/config/accept", self._accept),
             *page("/config/undo", lambda _: views.undo()),
             post("/config/undo", self._undo),
             *page(
@@ -133,6 +134,14 @@ class ConfigRoutes:
         except (ConfigConflict, WideningRefused, ConfigError, RequestError) as error:
             return self._views.preview(form, refused=error)
         return f"/config?file={name}&saved=1"
+
+    def _accept(self, form: Query, by: str, _request: Request) -> PageContent:
+        refused = None
+        try:
+            self._editor.accept_risks(form.get("risk", ()), by=by, reason=first(form, "why"))
+        except RequestError as error:
+            refused = error
+        return self._views.draft(form, refused=refused)
 
     def _undo(self, form: Query, by: str, _request: Request) -> PageContent | str:
         try:
