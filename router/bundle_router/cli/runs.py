@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -42,8 +42,11 @@ from bundle_router.cli.shared_arguments import (
     SkippedRuns,
     add_archive,
     add_json,
+    add_opening,
     archive_of,
     config_folder,
+    open_router,
+    user_name,
 )
 from bundle_router.cli.timeline import show_records, sub_run_entries
 from bundle_router.errors import ConfigError, CorruptRun, RequestError, StorageError
@@ -51,9 +54,11 @@ from bundle_router.errors import ConfigError, CorruptRun, RequestError, StorageE
 if TYPE_CHECKING:
     from bundle_router.adapters.archive import FolderHeads, RunArchive, VerifyReport
     from bundle_router.adapters.index import IndexBuild
+    from bundle_router.core.records.call_records import Record
 
 
 _SCHEMA_SUMMARY = "print the JSON Schema of a type of record, or list the types"
+_CLEAR_SUMMARY = "record that what a run has seen of some taints counts no more, and why"
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -92,6 +97,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
     show.add_argument(
         "--local-time", action="store_true", help="times of day by this machine's zone, not UTC"
     )
+    clearing = verbs.add_parser("clear", help=_CLEAR_SUMMARY, description=_CLEAR_SUMMARY)
+    clearing.set_defaults(handler=_clear)
+    clearing.add_argument("run_id", metavar="run", help="run id")
+    clearing.add_argument(
+        "--taint", action="append", required=True, help="what counts no more; may be repeated"
+    )
+    clearing.add_argument("--reason", required=True, help="why; it is recorded")
+    clearing.add_argument("--by", help="who says so (default: local: and your user name)")
+    clearing.add_argument("--branch", default="", help="branch of the run (default: its own)")
+    add_opening(clearing)
     comparing = verb(
         "compare",
         compare,
@@ -216,8 +231,38 @@ def _show(arguments: argparse.Namespace) -> int:
         say(f"sub-run of {summary.parent_run_id}: runs show {summary.parent_run_id}")
     values = list(archive.values(run_id))
     show_records(values, sub_run_entries(archive, run_id, values), local_time=arguments.local_time)
+    _show_seen(values)
     say()
     say(f"one record in full: bundle-router runs show {run_id} --seq N")
+    return 0
+
+
+def _show_seen(records: Iterable[Record]) -> None:
+    """Say what the branches have seen, as the records say it: nothing where no row asked for it."""
+    from bundle_router.core.decide.taints import source_words
+    from bundle_router.core.records.seen import recorded_seen
+
+    for branch, seen in recorded_seen(records).items():
+        sources = ", ".join(f"{one.taint} ({source_words(one)})" for one in seen)
+        if sources:
+            say_whole(f"branch {branch} has seen " if branch else "has seen ", sources, under=9)
+
+
+def _clear(arguments: argparse.Namespace) -> int:
+    by = arguments.by or f"local:{user_name()}"
+    with open_router(arguments) as router:
+        left = router.clear_sync(
+            arguments.run_id,
+            arguments.taint,
+            by=by,
+            reason=arguments.reason,
+            branch=arguments.branch,
+        )
+    if arguments.json:
+        print_json({"run": arguments.run_id, "by": by, "seen": [asdict(one) for one in left]})
+        return 0
+    remaining = ", ".join(one.taint for one in left) or "nothing"
+    say(f"cleared; the next decision is made as if {remaining} had been seen")
     return 0
 
 

@@ -84,18 +84,22 @@ class TaintsFound:
     def sentences(self) -> Iterator[str]:
         """Yield a sentence for each row, and one of where the taints origins from."""
         for name, row in self.rows.items():
-            met = f"of {self.runs:,} runs {len(row.runs):,} would have met {name!r}"
-            calls = f"{row.calls.total():,} calls"
+            met = f"of {_so_many(self.runs, 'run')} {len(row.runs):,} would have met {name!r}"
+            calls = _so_many(row.calls.total(), "call")
             if row.calls:
                 calls += f" ({_counted(row.calls.most_common())})"
-            yield f"{met}: {calls}, {row.decisions:,} decisions narrower"
+            yield f"{met}: {calls}, {_so_many(row.decisions, 'decision')} narrower"
         if self.sources:
-            origins = [(name, f"{n:,} runs") for name, n in self._by_runs()]
+            origins = [(name, _so_many(n, "run")) for name, n in self._by_runs()]
             yield f"taints from {', '.join(f'{name} ({n})' for name, n in origins[:MAX_NAMES])}"
 
     def _by_runs(self) -> list[tuple[str, int]]:
         counts = [(name, len(runs)) for name, runs in self.sources.items()]
         return sorted(counts, key=lambda row: (-row[1], row[0]))
+
+
+def _so_many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _counted(rows: Iterable[tuple[str, int]]) -> str:

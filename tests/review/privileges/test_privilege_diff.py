@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 import pytest
 from bundle_router.core.catalog import (
     ActivationSettings,
+    AnswerForm,
     Bundle,
     CallLimits,
     Catalog,
@@ -23,6 +24,7 @@ from bundle_router.core.catalog import (
     SearchSettings,
     Server,
     Settings,
+    TaintStatement,
 )
 from bundle_router.core.catalog.name_classes import name_classes
 from bundle_router.core.catalog.step_address import address_of
@@ -419,3 +421,70 @@ def test_settings_of_settings_are_edits_of_their_own() -> None:
     there = with_edits(BASE, new, first).settings
     assert (there.activation.sticky, there.limits.recent_steps) == (False, 5)
     assert there == Settings(activation=ActivationSettings(sticky=False))
+
+
+# --- rows with `seen` -----------------------------------------------------------------------------
+
+LEAVES = Policy("nothing leaves", deny=("sends:outside",), seen=("private", "untrusted"))
+MAIL = Server(
+    "mail", taints=(TaintStatement(sends=("outside",)),), transport="local", trust="trusted"
+)
+
+
+def with_rows(*rows: Policy, mail: Server = MAIL) -> Catalog:
+    return small_catalog(
+        {"desk": ["web.read", "mail.send"]},
+        routes=[Route("r", bundles=("desk",))],
+        policies=[Policy("everything", allow=("*",)), *rows],
+        servers=[mail],
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "taints"),
+    [
+        ([LEAVES], [], "widening", "private, untrusted"),
+        ([], [LEAVES], "narrowing", "private, untrusted"),
+        ([LEAVES], [replace(LEAVES, enforce=False)], "widening", "private, untrusted"),
+        ([LEAVES], [replace(LEAVES, seen=("untrusted",))], "narrowing", "untrusted"),
+        ([replace(LEAVES, seen=("untrusted",))], [LEAVES], "widening", "untrusted"),
+    ],
+)
+def test_what_a_row_with_seen_permits_is_compared_for_each_set_of_taints(
+    old: list[Policy], new: list[Policy], kind: str, taints: str
+) -> None:
+    diff = privilege_diff(with_rows(*old), with_rows(*new))
+    assert [(row.kind, row.aspect, row.tools, row.note) for row in diff.rows] == [
+        (kind, "may call", ("mail.send",), f"once its branch has seen {taints}")
+    ]
+    assert diff.widens is (kind == "widening")
+
+
+def test_a_seen_that_is_added_to_a_row_and_a_sink_that_is_removed_widen() -> None:
+    plain = with_rows(replace(LEAVES, seen=()))
+    assert [row.note for row in privilege_diff(plain, with_rows(LEAVES)).of("widening")] == [""]
+    silent = with_rows(LEAVES, mail=replace(MAIL, taints=()))
+    widening = privilege_diff(with_rows(LEAVES), silent).of("widening")
+    assert {row.subject for row in widening} == {"desk", "servers.mail.taints"}
+
+
+def test_a_declared_taint_of_another_sort_and_a_form_that_clears_more_widen() -> None:
+    form = AnswerForm("triage", (("severity", ("low",)),))
+    old = replace(with_rows(LEAVES), taints=(("customer", "private"),), forms=(form,))
+    new = replace(old, forms=(replace(form, clears=("untrusted",)),))
+    assert [row.subject for row in privilege_diff(old, new).of("widening")] == [
+        "forms.triage.clears"
+    ]
+    assert privilege_diff(new, old).of("widening") == ()
+    more = replace(old, forms=(replace(form, fields=(("severity", ("low", "high")),)),))
+    assert [row.after for row in privilege_diff(old, more).of("widening")] == ["severity high"]
+    moved = replace(old, taints=(("customer", "untrusted"),))
+    assert "taints.customer" in {row.subject for row in privilege_diff(old, moved).of("widening")}
+
+
+def test_more_sets_of_taints_than_are_compared_count_as_a_widening() -> None:
+    rows = [replace(LEAVES, name=f"row {n}", seen=(f"t{n}",)) for n in range(7)]
+    diff = privilege_diff(with_rows(*rows), with_rows(*rows))
+    assert (diff.complete, diff.widens) == (False, True)
+    few = with_rows(*rows[:6])
+    assert privilege_diff(few, few).complete

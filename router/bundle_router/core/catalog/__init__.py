@@ -364,11 +364,13 @@ class Catalog:
             "cards": [canonical_value(card) for card in self.cards.values()],
             "skills": [asdict(skill) for skill in self.skills.values()],
         }
-        if self.taints:
-            canonical["taints"] = [{"name": name, "sort": sort} for name, sort in self.taints]
-        if self.forms:
-            canonical["forms"] = [form.to_json() for form in self.forms]
-        return canonical
+        return canonical | self._taints_json()
+
+    def _taints_json(self) -> dict[str, object]:
+        """Return the declared taints and forms, which catalogs without any do not have (rule 5)."""
+        taints = [{"name": name, "sort": sort} for name, sort in self.taints]
+        forms = [form.to_json() for form in self.forms]
+        return {name: rows for name, rows in (("taints", taints), ("forms", forms)) if rows}
 
     def _approvals_json(self) -> dict[str, object]:
         """Return the rows of approvals, which catalogs without any do not have (rule 5)."""

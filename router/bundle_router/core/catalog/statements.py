@@ -26,6 +26,9 @@ from bundle_router.core.catalog.config_tables import (
 )
 from bundle_router.core.values.patterns import first_cover, first_match, is_glob
 
+Holds = Callable[[Sequence[Condition]], bool]
+"""Says whether the conditions of a statement hold for the arguments of a call, or may."""
+
 
 class DeclaredTools(Protocol):
     """What statements are read from: a catalog."""
@@ -71,20 +74,14 @@ class Statements:
             any(row.sends is not None for row in rows),
         )
 
-    def of_call(
-        self, tool: str, holds: Callable[[Sequence[Condition]], bool]
-    ) -> tuple[frozenset[str], frozenset[str]]:
+    def of_call(self, tool: str, holds: Holds) -> tuple[frozenset[str], frozenset[str]]:
         """Return the taints of what one call returns, and the sinks that its arguments go to.
         `holds` says whether the conditions of a statement hold for its arguments, or may.
         """
         if not self.looks_at_arguments(tool):
             return self.returns(tool), self.sends(tool)
-        rows = [row for row in self._about(tool) if holds(row.when)]
-        returned = {taint for row in rows for taint in row.returns or ()}
-        sinks: set[str] = {sink for row in rows for sink in row.sends or ()}
-        return frozenset({*returned, *self._inferred_returns(tool)}), frozenset(
-            {*sinks, *self._inferred_sends(tool)}
-        )
+        returned = self._returned_by(tool, holds)
+        return returned, self._sent_by(tool, holds)
 
     def looks_at_arguments(self, tool: str) -> bool:
         """Return whether a statement about the tool has conditions."""
@@ -93,16 +90,16 @@ class Statements:
             return False
         return any(row.when for row in self._about(tool))
 
-    def _returned_by(self, tool: str) -> frozenset[str]:
+    def _returned_by(self, tool: str, holds: Holds | None = None) -> frozenset[str]:
         if self._server(tool) is None:
             return frozenset()
-        stated = {taint for row in self._about(tool) for taint in row.returns or ()}
+        stated = {taint for row in self._about(tool, holds) for taint in row.returns or ()}
         return frozenset({*stated, *self._inferred_returns(tool)})
 
-    def _sent_by(self, tool: str) -> frozenset[str]:
+    def _sent_by(self, tool: str, holds: Holds | None = None) -> frozenset[str]:
         if self._server(tool) is None:
             return frozenset()
-        stated = {sink for row in self._about(tool) for sink in row.sends or ()}
+        stated = {sink for row in self._about(tool, holds) for sink in row.sends or ()}
         return frozenset({*stated, *self._inferred_sends(tool)})
 
     def _inferred_returns(self, tool: str) -> tuple[str, ...]:
@@ -138,13 +135,17 @@ class Statements:
     def _server(self, tool: str) -> Server | None:
         return self._catalog.servers.get(tool.partition(".")[0])
 
-    def _about(self, tool: str) -> list[TaintStatement]:
-        """Return the statements that may be about the tool: of a glob, all of its server."""
+    def _about(self, tool: str, holds: Holds | None = None) -> list[TaintStatement]:
+        """Return the statements that may be about the tool: of a glob, all of its server. `holds`:
+        those whose conditions hold.
+        """
         server, _, short = tool.partition(".")
         rows = self._catalog.servers[server].taints
-        if is_glob(short):
+        if not is_glob(short):
+            rows = tuple(row for row in rows if first_match(row.tools, short) is not None)
+        if holds is None:
             return list(rows)
-        return [row for row in rows if first_match(row.tools, short) is not None]
+        return [row for row in rows if holds(row.when)]
 
     def _covering(self, tool: str) -> list[TaintStatement]:
         """Return the statements that are about the tool, or about all tools of the glob."""

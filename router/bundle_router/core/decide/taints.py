@@ -65,11 +65,14 @@ class TaintTest:
         for number, layer in enumerate(self.in_force):
             if layer.is_enforced:
                 continue
-            refusals = [tool for tool in tools if self._refusal(number, bundle, tool) is not None]
-            if refusals and len(refusals) == len(tools):
+            out = self._refused_tools(number, bundle, tools)
+            if out and len(out) == len(tools):
                 yield WouldRefuse(layer.row, bundle.id)
             else:
-                yield from (WouldRefuse(layer.row, bundle.id, tool) for tool in refusals)
+                yield from (WouldRefuse(layer.row, bundle.id, tool) for tool in out)
+
+    def _refused_tools(self, number: int, bundle: Bundle, tools: Sequence[str]) -> list[str]:
+        return [tool for tool in tools if self._refusal(number, bundle, tool) is not None]
 
     def refusals_of_call(
         self, bundle: Bundle, tool: str, sinks: frozenset[str]

@@ -190,9 +190,12 @@ class CallStarted(_ToolCall):
             later = {"writer": self.writer, "arguments_digest": self.arguments_digest}
             record |= {name: value for name, value in later.items() if value}
         if self.returns or self.sends or self.would:
-            lists = {"returns": self.returns, "sends": self.sends, "would": self.would}
-            record |= {name: list(words) for name, words in lists.items() if words}
+            record |= self._taints_json()
         return record
+
+    def _taints_json(self) -> Json:
+        lists = {"returns": self.returns, "sends": self.sends, "would": self.would}
+        return {name: list(words) for name, words in lists.items() if words}
 
     @classmethod
     @checked(lambda: LINE_FORMS[CallStarted.type]())

@@ -67,6 +67,11 @@ class SeenLedger:
         """Return what a branch has seen, ordered by taint."""
         return _in_order(self._branches.get(branch, {}))
 
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """The branches that have decided."""
+        return tuple(self._branches)
+
     def seen_at(self, branch: str, begins_at: str) -> tuple[Seen, ...]:
         """Return what a step of the branch has seen; of a branch that has no decision yet, what
         the decision has that it begins at, or else the run's present branch.
@@ -221,6 +226,15 @@ def seen_of(
         if record is not None:
             ledger.take(record, line["seq"])
     return ledger.seen(branch)
+
+
+def recorded_seen(records: Iterable[Record]) -> dict[str, tuple[Seen, ...]]:
+    """Return what the branches of a run have seen by its records alone, whatever a config says."""
+    ledger = SeenLedger(Catalog())
+    for record in records:
+        seq = record.decision.seq if isinstance(record, DecisionRecord) else record.seq
+        ledger.take(record, seq)
+    return {branch: ledger.seen(branch) for branch in ledger.branches}
 
 
 def _in_order(seen: Mapping[str, Seen]) -> tuple[Seen, ...]:

@@ -33,6 +33,7 @@ from bundle_router.errors import Problem
 from bundle_router.review.lint import approval_rules as approvals
 from bundle_router.review.lint import bundle_rules as bundles
 from bundle_router.review.lint import row_rules as rows
+from bundle_router.review.lint import taint_rules as taints
 from bundle_router.review.lint.findings import LintFinding, ReadContent, Subject
 
 __all__ = ["ReadContent", "check", "unused_local"]
@@ -94,6 +95,10 @@ RULES: Final[dict[str, tuple[str, _Rule]]] = {
     "approval-in-code": ("risk", approvals.approval_in_code),
     "unknown-pointer": ("risk", approvals.unknown_pointer),
     "unseen-argument": ("risk", approvals.unseen_argument),
+    "never-in-force": ("warning", taints.never_in_force),
+    "unstated-taint": ("warning", taints.unstated_taint),
+    "trifecta": ("risk", taints.trifecta),
+    "hosts-of-strangers": ("risk", taints.hosts_of_strangers),
     "no-room": ("warning", rows.no_room),
     "learned-rank": ("warning", rows.learned_rank),
     "risky-default": ("risk", rows.risky_default),

@@ -9,7 +9,9 @@ Rules:
    facts are, a widening row names its bundle or its server, at its address or an ancestor's. One
    exception: a bundle that was renamed and kept its old id counts as the same, so a glob of a
    step's `allow` may cover only its new name.
-4. Another way in which a bundle comes in is wider if nothing of the step itself brought it before.
+4. What is permitted once a branch has seen something is compared for each set of taints that rows
+   tell apart, up to `MAX_TAINT_SETS`.
+5. Another way in which a bundle comes in is wider if nothing of the step itself brought it before.
    Which bundles search picks is behaviour, and shown by replay.
 """
 
@@ -45,6 +47,8 @@ from bundle_router.review.privileges.privilege_rows import (
 )
 
 MAX_ADDRESSES: Final = 2_000_000
+MAX_TAINT_SETS: Final = 64
+"""Sets of taints that are compared; with more the diff is incomplete."""
 
 _KINDS: Final[tuple[Kind, ...]] = ("widening", "narrowing", "neutral")
 _Indexes = tuple[int, ...]
@@ -108,13 +112,19 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
     groups = [_name_groups(part) for part in parts]
     counts = tuple(map(len, groups))
     count = prod(counts)
+    taint_sets = _taint_sets((old, new))
     complete = knows_tools and all(part.complete for part in parts) and count <= MAX_ADDRESSES
+    complete = complete and len(taint_sets) <= MAX_TAINT_SETS
     comparison = _Comparison(with_examples(old, examples), with_examples(new, examples), examples)
     rows: dict[PrivilegeRow, set[_Indexes]] = {}
     if count <= MAX_ADDRESSES:
         for masks, addresses in _kinds_of_address(groups).items():
-            for row in comparison.rows(masks, _example(groups, addresses[0])):
+            example = _example(groups, addresses[0])
+            for row in comparison.rows(masks, example):
                 rows.setdefault(row, set()).update(addresses)
+            for taints in taint_sets[:MAX_TAINT_SETS]:
+                for row in comparison.rows_once_seen(taints, masks, example):
+                    rows.setdefault(row, set()).update(addresses)
     found = [
         replace(row, addresses=_merge_addresses(addresses, groups))
         for row, addresses in rows.items()
@@ -129,6 +139,24 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
         complete=complete,
         classes=tuple(part.classes for part in parts),
     )
+
+
+def _taint_sets(catalogs: Iterable[Catalog]) -> list[frozenset[str]]:
+    """Return the sets of taints that rows tell apart, the smallest first: what rows name, and the
+    unions of that; at most one more than are compared.
+    """
+    rows = [row for catalog in catalogs for row in catalog.policies]
+    named = {frozenset(row.seen) for row in rows} - {frozenset()}
+    sets: set[frozenset[str]] = set()
+    for taints in sorted(named, key=_by_size):
+        sets |= {taints, *(taints | other for other in sets)}
+        if len(sets) > MAX_TAINT_SETS:
+            break
+    return sorted(sets, key=_by_size)[: MAX_TAINT_SETS + 1]
+
+
+def _by_size(taints: frozenset[str]) -> tuple[int, list[str]]:
+    return len(taints), sorted(taints)
 
 
 def _order(row: PrivilegeRow) -> tuple[object, ...]:
@@ -240,6 +268,39 @@ class _Comparison:
             number for number in range(len(self._pairs)) if not self._is_stable(number)
         )
         self._met: dict[tuple[int, int], tuple[frozenset[int], frozenset[int]]] = {}
+        self._once_seen: dict[frozenset[str], tuple[GrantedTools, GrantedTools]] = {}
+
+    def rows_once_seen(
+        self, taints: frozenset[str], masks: Masks, address: Address
+    ) -> Iterator[PrivilegeRow]:
+        """Yield what either catalog alone permits at an address to a branch that has seen these
+        taints, where they permit it alike to one that has seen nothing.
+        """
+        sides = self._once_seen.get(taints)
+        if sides is None:
+            sides = (
+                GrantedTools(self._old.catalog, taints),
+                GrantedTools(self._new.catalog, taints),
+            )
+            self._once_seen[taints] = sides
+        old, new = (
+            self._side(granted, masks[place], masks[place + 1], address)
+            for granted, place in zip(sides, (0, 2), strict=True)
+        )
+        plain_old = self._side(self._old, masks[0], masks[1], address)
+        plain_new = self._side(self._new, masks[2], masks[3], address)
+        note = f"once its branch has seen {', '.join(sorted(taints))}"
+        for old_bundle, new_bundle in self._pairs:
+            old_end, new_end = _BundleSide(old, old_bundle), _BundleSide(new, new_bundle)
+            plain = (plain_old.tools(old_bundle), plain_new.tools(new_bundle))
+            gained = new_end.tools - old_end.tools - (plain[1] - plain[0])
+            lost = old_end.tools - new_end.tools - (plain[0] - plain[1])
+            if gained and new_bundle is not None:
+                row = self._row("widening", "may call", gained, new_bundle, old_end, new_end)
+                yield replace(row, note=note)
+            if lost and old_bundle is not None:
+                row = self._row("narrowing", "may call", lost, old_bundle, new_end, old_end)
+                yield replace(row, note=note)
 
     def rows(self, masks: Masks, address: Address) -> Iterator[PrivilegeRow]:
         """Yield the differences at an address, as rows without addresses."""

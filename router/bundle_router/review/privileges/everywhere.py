@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final, Literal
 
-from bundle_router.core.catalog import AnswerForm, Bundle, Catalog, Server
+from bundle_router.core.catalog import AnswerForm, Bundle, Catalog, Server, canonical_value
 from bundle_router.core.exposure.placing import mode_of
 from bundle_router.core.values import BinaryRule
 from bundle_router.core.values.canonical import encode
@@ -159,6 +159,12 @@ def _servers(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Privileg
             elif item.name == "include":
                 every = [("*",) if names is None else names for names in (old_value, new_value)]
                 yield from _compare(f"{path}.include", every[0], every[1], "gain", edits)
+            elif item.name == "taints":
+                rows = [
+                    tuple(encode(canonical_value(row)) for row in value)
+                    for value in (old_value, new_value)
+                ]
+                yield from _compare(f"{path}.taints", rows[0], rows[1], "replace", edits)
             elif item.name not in ("name", "env_names"):
                 yield from _compare(
                     f"{path}.{item.name}",

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from bundle_router.core.catalog import Bundle, Catalog, Route
+from bundle_router.core.catalog import Bundle, Catalog, Route, Server
 from bundle_router.core.catalog.name_classes import name_classes
 from bundle_router.core.decide.ceiling import ceiling_of
 from bundle_router.core.decide.policy import constituents, static_verdict
@@ -25,10 +25,12 @@ Permitted = Mapping[str, frozenset[str]]
 
 
 class GrantedTools:
-    """The grants of one catalog."""
+    """The grants of one catalog; `seen`: to a branch that has seen these taints."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, seen: frozenset[str] = frozenset()) -> None:
         self.catalog = catalog
+        sorts = dict(catalog.taints)
+        self._seen = seen | {sorts[taint] for taint in seen if taint in sorts}
         self._permitted: dict[int, Permitted] = {}
         self._reaches: dict[tuple[int, str], Reach] = {}
 
@@ -40,6 +42,11 @@ class GrantedTools:
         permitted = self._permitted.get(rows)
         if permitted is None:
             ceiling = ceiling_of(self.catalog, address, None, ())
+            in_force = [
+                layer for layer in ceiling.tainted if layer.is_enforced and layer.seen <= self._seen
+            ]
+            if in_force:
+                ceiling = replace(ceiling, layers=(*ceiling.layers, *in_force))
             verdicts = (
                 static_verdict(self.catalog, ceiling, bundle)
                 for bundle in self.catalog.bundles.values()
@@ -153,10 +160,14 @@ def _told_apart(catalogs: Iterable[Catalog], server: str) -> Iterable[str]:
         declared = catalog.servers.get(server)
         if declared is None:
             continue
-        stated = [tool for row in declared.taints for tool in row.tools]
-        names = (*(declared.include or ()), *declared.exclude, *stated)
+        names = (*(declared.include or ()), *declared.exclude, *_stated_tools(declared))
         for name in names:
             yield f"{server}.{name}"
+
+
+def _stated_tools(server: Server) -> Iterable[str]:
+    """Return the names and globs of tools that statements of the server are about."""
+    return [tool for row in server.taints for tool in row.tools]
 
 
 def with_examples(catalog: Catalog, examples: Iterable[str]) -> Catalog:
