@@ -6,6 +6,7 @@ Nothing may run, and nothing may even become markup that would run without the p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from bundle_router.core.records.run_header import RunHeader
 from bundle_router.core.values.canonical import digest_of
 from bundle_router.core.values.visible import visible
 from bundle_router.service.pages.application import pages
+from bundle_router.service.pages.argument_view import argument_page
 from bundle_router.service.pages.publishing import publish
 from bundle_router.workbench.run_reader import RunReader, open_reader
 from starlette.testclient import TestClient
@@ -27,7 +29,7 @@ from starlette.testclient import TestClient
 from tests.profiles import ALL
 from tests.service.pages.browsing import BrowserThread, browsed, served
 from tests.service.pages.conftest import CONFIG
-from tests.service.pages.sample_runs import team, write
+from tests.service.pages.sample_runs import Team, team, write
 
 DATA = Path(__file__).parents[2] / "data"
 OWN = [
@@ -278,3 +280,121 @@ def test_what_can_not_be_seen_is_written_out(hostile: RunReader) -> None:
         for run in hostile.index.runs(RunQuery(limit=40)).runs
     )
     assert visible("\u202e") in said or "\\u202e" in said
+
+
+# --- the arguments of a call, value by value -----------------------------------------------------
+
+
+def marks_of(text: str) -> list[tuple[str, str, str]]:
+    (row,) = argument_page(json.dumps({"value": text})).rows
+    return [(part.text, part.mark, part.note) for part in row.parts if part.mark]
+
+
+CYRILLIC_O = "U+043E CYRILLIC SMALL LETTER O"
+CASES: list[tuple[str, list[tuple[str, str, str]]]] = [
+    ("src/retry.py", []),
+    ("Grüße, naïve café", []),
+    ("Привет, мир", []),
+    ("日本語 ✓ 🙂", []),
+    ("https://оk.example", [("о", "look-alike", CYRILLIC_O)]),
+    ("сосо", [("с", "look-alike", "U+0441 CYRILLIC SMALL LETTER ES"), ("о", "look-alike", CYRILLIC_O)] * 2),
+    ("transfer ５00", [("５", "look-alike", "U+FF15 FULLWIDTH DIGIT FIVE")]),
+    ("a／b", [("／", "look-alike", "U+FF0F FULLWIDTH SOLIDUS")]),
+    ("safe\u202etxt.exe", [("\\u202e", "unseen", "U+202E RIGHT-TO-LEFT OVERRIDE")]),
+    ("a\u200bb", [("\\u200b", "unseen", "U+200B ZERO WIDTH SPACE")]),
+    ("a\u00a0b", [("\\u00a0", "unseen", "U+00A0 NO-BREAK SPACE")]),
+    ("a\x1b[2Jb", [("\\u001b", "unseen", "U+001B without a name")]),
+    ("one\ntwo\r\nthree", [("⏎\n", "unseen", "line end"), ("␍⏎\n", "unseen", "line end")]),
+    ("a\tb", [("⇥", "unseen", "tab")]),
+    ("a  b", []),
+    ("ok" + " " * 4000 + "--force", [("␠×4,000", "unseen", "4,000 blanks")]),
+    ("key [redacted:openai] end", [("[redacted:openai]", "hidden", "taken out by redaction")]),
+    ("\ue000", [("\ue000", "look-alike", "U+E000 without a name")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "marks"), CASES, ids=range(len(CASES)))
+def test_what_is_not_seen_or_can_be_mistaken_is_marked(
+    text: str, marks: list[tuple[str, str, str]]
+) -> None:
+    assert marks_of(text) == marks
+
+
+def test_every_value_stands_at_its_place_and_no_character_is_lost() -> None:
+    given: dict[str, Any] = {
+        "to": ["a@b.example", "c@d.example"],
+        "amount": 500.25,
+        "sure": True,
+        "note": None,
+        "empty": "",
+        "more": {"a/b": {}, "list": []},
+    }
+    shown = argument_page(json.dumps(given))
+    assert [
+        (row.pointer, row.kind, "".join(part.text for part in row.parts)) for row in shown.rows
+    ] == [
+        ("/to/0", "text", "a@b.example"),
+        ("/to/1", "text", "c@d.example"),
+        ("/amount", "number", "500.25"),
+        ("/sure", "boolean", "true"),
+        ("/note", "null", "null"),
+        ("/empty", "text", ""),
+        ("/more/a~1b", "object", "{}"),
+        ("/more/list", "list", "[]"),
+    ]
+    assert (shown.marks, shown.hidden, shown.pages) == (0, 0, 1)
+    (number,) = argument_page('{"n": 1.50e3}').rows
+    assert (number.kind, number.parts[0].text) == ("number", "1.50e3")
+    (unread,) = argument_page('{"cut": "of').rows
+    assert (unread.kind, unread.parts[0].text) == ("unread", '{"cut": "of')
+
+
+HOSTS = [
+    ("see https://ok.example/a", ()),
+    ("https://оk.example/a", ("оk.example is xn--k-0tb.example",)),
+    (
+        "https://ok.example@evil.example/",
+        ("it goes to evil.example: ok.example before the @ is a user name",),
+    ),
+    ("https://[::1/", ("https://[::1/ is no URL that all programs read in one way",)),
+]
+
+
+@pytest.mark.parametrize(("text", "sentences"), HOSTS, ids=range(len(HOSTS)))
+def test_a_host_that_misleads_is_spelled_out(text: str, sentences: tuple[str, ...]) -> None:
+    assert argument_page(json.dumps([text])).rows[0].hosts == sentences
+
+
+def test_long_arguments_stand_whole_on_several_pages() -> None:
+    text = "".join(chr(ord("a") + at % 26) for at in range(150_000))
+    arguments = json.dumps({"text": text, "then": "x"})
+    shown = [argument_page(arguments, number) for number in (1, 2, 3)]
+    assert [page.pages for page in shown] == [3, 3, 3]
+    rows = [row for page in shown for row in page.rows]
+    assert "".join(row.parts[0].text for row in rows if row.pointer == "/text") == text
+    assert [row.is_rest for row in rows] == [False, True, True, False]
+    assert argument_page(arguments, 9) == shown[2]
+    assert shown[0].characters == 150_001
+
+    many = [argument_page(json.dumps([*range(4_500)]), number) for number in (1, 2, 3)]
+    assert [len(page.rows) for page in many] == [2_000, 2_000, 500]
+
+
+def test_the_page_of_a_call_shows_them_so(tmp_path: Path) -> None:
+    team = Team()
+    team.step("r-1", "feature", "researcher", "look-up", "fetch")
+    hostile = "https://оk.example/\u202e</pre><script>alert(1)</script>" + " " * 400 + "end"
+    team.router.call_sync("r-1", "docs.fetch", {"url": hostile})
+    write(team.runs, tmp_path / "runs")
+    with contextlib.closing(open_reader(tmp_path / "runs")) as reader:
+        client = TestClient(pages(reader), base_url="http://127.0.0.1")
+        page = client.get("/runs/r-1/2").text
+        assert "<script>alert" not in page
+        marks = re.findall(r'<mark class="([a-z-]+)" title="([^"]+)">([^<]+)', page)
+        assert marks == [
+            ("look-alike", "U+043E CYRILLIC SMALL LETTER O", "о"),
+            ("unseen", "U+202E RIGHT-TO-LEFT OVERRIDE", "\\u202e"),
+            ("unseen", "400 blanks", "␠×400"),
+        ]
+        assert "3 places can't be seen, or can be mistaken: each is marked" in page
+        assert "оk.example is xn--k-0tb.example" in page

@@ -269,7 +269,7 @@ class PageRoutes:
                 lambda r: v.why(*_place_of(r), r.path_params["name"]),
             ),
             *page("/runs/{run}/{seq:int}/array", lambda r: v.array(*_place_of(r), query_of(r))),
-            *page("/runs/{run}/{seq:int}", lambda r: v.record(*_place_of(r))),
+            *page("/runs/{run}/{seq:int}", lambda r: v.record(*_place_of(r), query_of(r))),
             *page("/runs/{run}", self._run),
             Route("/assets/{name}", self._asset),
             Route("/{rest:path}", self._nothing),

@@ -148,7 +148,7 @@ class PublishedPages:
             return lambda: self._views.media(parts[2], fields_of(query))
         if parts[-1] == "array":
             return lambda: self._views.array(parts[2], int(parts[3]), {})
-        return lambda: self._views.record(parts[2], int(parts[3]))
+        return lambda: self._views.record(parts[2], int(parts[3]), {})
 
     def _list(self) -> PageContent:
         runs = sorted(self._runs, key=lambda run: (run.began, run.run_id), reverse=True)

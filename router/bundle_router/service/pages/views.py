@@ -45,6 +45,7 @@ from bundle_router.core.values.words import SOURCES
 from bundle_router.errors import RequestError, RouterError
 from bundle_router.review.search_habits import counted_habits
 from bundle_router.service.pages import charts
+from bundle_router.service.pages.argument_view import argument_page
 from bundle_router.service.pages.artifact_preview import ZOOMS, forms_of, preview
 from bundle_router.service.pages.page_place import PagePlace, part_with
 from bundle_router.service.pages.queries import (
@@ -337,8 +338,8 @@ class PageViews:
         values = {"count": count, "run": run, "seen": last_seq}
         return PageContent("new_records.html", values, {"new": count, "state": run.state})
 
-    def record(self, run_id: str, seq: int) -> PageContent:
-        """Return the page of a decision or of a call."""
+    def record(self, run_id: str, seq: int, query: Query) -> PageContent:
+        """Return the page of a decision or of a call, with a page of the call's arguments."""
         run = self._reader.index.run(run_id)
         if self._reader.index.rows_of("decisions", run_id, seq=seq):
             return self._decision(run, self._reader.decision(run_id, seq))
@@ -364,6 +365,9 @@ class PageViews:
             run=run,
             seq=seq,
             call=call,
+            arguments=argument_page(
+                (call or {}).get("arguments") or "{}", whole_number(first(query, "page"), 1)
+            ),
             line=line,
             artifacts=artifacts,
             decision=decision,
