@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from bundle_router import Router, Step
-from bundle_router.core.catalog import Route
-from bundle_router.testing import fake_router, small_catalog
+from bundle_router.testing import Route, fake_router, small_catalog
 from bundle_router.tool import LocalServer
 from pydantic import BaseModel
 

@@ -199,8 +199,7 @@ class FakeSessions:
     real ones; others are not.
 
     >>> from bundle_router import Step
-    >>> from bundle_router.core.catalog import Route
-    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> from bundle_router.testing import Route, fake_router, small_catalog
     >>> route = Route("all", bundles=("repo.readonly",))
     >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
     >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
@@ -250,8 +249,7 @@ class Fakes:
     """The fakes behind a router made by `fake_router`.
 
     >>> from bundle_router import Step
-    >>> from bundle_router.core.catalog import Route
-    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> from bundle_router.testing import Route, fake_router, small_catalog
     >>> route = Route("all", bundles=("repo.readonly",))
     >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
     >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
@@ -360,8 +358,7 @@ def fake_router(
     on the fake's default answer.
 
     >>> from bundle_router import Step
-    >>> from bundle_router.core.catalog import Route
-    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> from bundle_router.testing import Route, fake_router, small_catalog
     >>> route = Route("all", bundles=("repo.readonly",))
     >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
     >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
@@ -434,6 +431,7 @@ def _refuse_unknown_tools(catalog: Catalog, results: Iterable[str]) -> None:
 
 
 __all__ = [
+    "Bundle",
     "FakeCapabilities",
     "FakeClock",
     "FakeDiagnostics",
@@ -446,6 +444,8 @@ __all__ = [
     "MemoryRunLog",
     "MemoryRunStore",
     "MemoryRuns",
+    "Policy",
+    "Route",
     "ScriptedSelector",
     "fake_router",
     "small_catalog",

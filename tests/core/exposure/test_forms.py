@@ -9,9 +9,16 @@ from typing import Any
 
 import pytest
 from bundle_router import Step
-from bundle_router.core.catalog import Bundle, Route
-from bundle_router.core.exposure.meta_tools.definitions import NAMES
-from bundle_router.testing import FakeRouter, fake_router, small_catalog
+from bundle_router.testing import Bundle, FakeRouter, Route, fake_router, small_catalog
+
+META = (
+    "search_tools",
+    "list_tools",
+    "get_tool_details",
+    "call_tool",
+    "read_artifact",
+    "search_artifact",
+)
 
 
 def opened(*, meta: bool = False) -> FakeRouter:
@@ -78,7 +85,7 @@ def test_what_is_meta_stays_behind_our_meta_tools_when_the_provider_defers(form:
         assert without.tools_sync("r", format=form, native=True).guidance == ""
         toolset = router.tools_sync("r", format=form, native=True)
     text = json.dumps(toolset.tools)
-    assert all(f'"{name}"' in text for name in NAMES)
+    assert all(f'"{name}"' in text for name in META)
     assert "s__e" not in text
     assert "far 1" in toolset.guidance
     assert "git.hub" not in toolset.guidance
@@ -88,7 +95,7 @@ def test_mcp_has_no_deferral_so_search_finds_what_is_deferred() -> None:
     with opened() as router:
         native = router.tools_sync("r", format="mcp", native=True)
         assert native == router.tools_sync("r", format="mcp")
-    assert [tool["name"] for tool in native.tools] == [*NAMES, "s__a"]
+    assert [tool["name"] for tool in native.tools] == [*META, "s__a"]
 
 
 def test_where_nothing_is_deferred_native_adds_nothing() -> None:

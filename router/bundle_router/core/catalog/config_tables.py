@@ -431,12 +431,17 @@ class Bundle:
 
     The `tools` of a resolved one are canonical names (`server.tool`), sorted and without
     repetition: its own and those of the bundles it is composed of. Its `companions` are among them.
+
+    >>> from bundle_router.testing import Bundle, small_catalog
+    >>> notes = Bundle("notes", "Notes on the work.", ("notes.add",), effects=("write",))
+    >>> small_catalog({"notes": notes}).bundles["notes"].effects
+    ('write',)
     """
 
     TABLES: ClassVar[Mapping[str, str]] = {
         "requires": "What must be present on this machine, or the bundle is left out."
     }
-    JSON_SCHEMA: ClassVar[Mapping[str, Any]] = {
+    JSON_SCHEMA: ClassVar[Mapping[str, object]] = {
         **needs_one_of("tools", "bundles"),
         "dependencies": {"tools": ["effects"]},
     }
@@ -524,9 +529,17 @@ class Route(AddressedRow):
 
     Each part of its address is a tuple of names or globs; empty means any. `ask` is None, or the
     candidates (globs over bundle ids) that search and the model may add.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.testing import Route, fake_router, small_catalog
+    >>> catalog = small_catalog({"notes": ["notes.add"]}, routes=[Route("all", bundles=("notes",))])
+    >>> with fake_router(catalog) as router:
+    ...     decision = router.route_sync(Step(run_id="r-1", workflow="w", role="r", step="s"))
+    >>> [bundle.id for bundle in decision.bundles]
+    ['notes']
     """
 
-    JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("bundles", "ask")
+    JSON_SCHEMA: ClassVar[Mapping[str, object]] = needs_one_of("bundles", "ask")
 
     bundles: tuple[str, ...] = key(
         (), "The step's bundles, in this order. [] gives it none.", Words, absent=None
@@ -555,9 +568,23 @@ class Policy(AddressedRow):
 
     `allow=None`: the row grants nothing and only narrows. `effects=None`: it does not look at
     effects. One with `seen` never grants.
+
+    >>> from bundle_router import Step
+    >>> from bundle_router.testing import Policy, Route, fake_router, small_catalog
+    >>> catalog = small_catalog(
+    ...     {"notes": ["notes.add"]},
+    ...     routes=[Route("all", bundles=("notes",))],
+    ...     policies=[Policy("planners write", role=("planner",), allow=("notes",))],
+    ... )
+    >>> with fake_router(catalog) as router:
+    ...     decision = router.route_sync(Step(run_id="r-1", workflow="w", role="tester", step="s"))
+    >>> [(row.id, row.code) for row in decision.left_out]
+    [('notes', 'not_allowed')]
     """
 
-    JSON_SCHEMA: ClassVar[Mapping[str, Any]] = needs_one_of("allow", "deny", "min_trust", "effects")
+    JSON_SCHEMA: ClassVar[Mapping[str, object]] = needs_one_of(
+        "allow", "deny", "min_trust", "effects"
+    )
 
     allow: tuple[str, ...] | None = key(
         None,

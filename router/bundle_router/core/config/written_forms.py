@@ -88,7 +88,7 @@ def form_of(table: type) -> type[Form]:
     made: type[Form] = create_model(
         table.__name__,
         __base__=Form,
-        __doc__=table.__doc__,
+        __doc__=(table.__doc__ or "").partition(">>>")[0].rstrip(),  # without its example
         __cls_kwargs__={"json_schema_extra": extra},
         **written,
     )

@@ -268,8 +268,7 @@ class Decision:
     tools can be found and called, too.
 
     >>> from bundle_router import Step
-    >>> from bundle_router.core.catalog import Route
-    >>> from bundle_router.testing import fake_router, small_catalog
+    >>> from bundle_router.testing import Route, fake_router, small_catalog
     >>> route = Route("all", bundles=("repo.readonly",))
     >>> catalog = small_catalog({"repo.readonly": ["repo.read_file"]}, routes=[route])
     >>> step = Step(run_id="r-42", workflow="feature", role="planner", step="plan")
