@@ -6,11 +6,14 @@ leaves). Names of cases are those of the table of acceptance cases (D30 to D42).
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -98,7 +101,13 @@ def find(owner: str = "") -> str:
     return "found"
 
 
+def add(text: str = "") -> str:
+    """Add a note."""
+    return "added"
+
+
 LOCAL = {
+    "notes": LocalServer([add], "Notes.", effects=["read"]),
     "crm": LocalServer([get_file], "Customers' files.", effects=["read"]),
     "web": LocalServer([read_page], "Web pages.", effects=["read"]),
     "mail": LocalServer([send], "Mail.", effects=["write"]),
@@ -110,7 +119,7 @@ LOCAL = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config: Path = tmp_path_factory.mktemp("taints") / "config"
     config.mkdir()
-    bundles = "crm, web, mail, tickets".replace(", ", '", "')
+    bundles = "crm, web, mail, tickets, notes".replace(", ", '", "')
     (config / "servers.toml").write_text(SERVERS, encoding="utf-8")
     (config / "routes.toml").write_text(
         f'[[routes]]\nname = "all"\nbundles = ["{bundles}"]\n', encoding="utf-8"
@@ -661,3 +670,34 @@ def test_every_history_of_a_tree_comes_to_what_the_rules_say(
 @cache
 def _catalog(folder: Path) -> Catalog:
     return catalog_of(folder, LEAVES)
+
+
+async def functions_entered(folder: Path, *rows: str) -> tuple[int, int]:
+    """Return how many of our functions a call and a route enter, once all has been loaded."""
+    counted = 0
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal counted
+        counted += event == "call" and "bundle_router" in frame.f_code.co_filename
+
+    counts: list[int] = []
+    async with fake_router(catalog_of(folder, *rows)) as router:
+        for number in range(4):
+            counts = []
+            for work in (
+                partial(router.route, step()),
+                partial(router.call, "r", "notes.add", {"text": str(number)}),
+            ):
+                counted = 0
+                sys.setprofile(count)
+                await work()
+                sys.setprofile(None)
+                counts.append(counted)
+    return counts[1], counts[0]
+
+
+def test_rule_8_a_row_that_does_not_match_costs_at_most_five_functions(folder: Path) -> None:
+    asyncio.run(functions_entered(folder))  # texts of records are kept by the process
+    plain = asyncio.run(functions_entered(folder))
+    unread = asyncio.run(functions_entered(folder, LEAVES))
+    assert all(0 < more - less <= 5 for more, less in zip(unread, plain, strict=True))

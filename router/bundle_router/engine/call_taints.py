@@ -18,12 +18,12 @@ from bundle_router.core.decide.ceiling import Layer
 from bundle_router.core.decide.taints import TaintTest
 from bundle_router.core.records.call_records import TaintPassed
 from bundle_router.core.records.fold import KeyedCall
-from bundle_router.core.records.seen import SeenLedger, handles_in
+from bundle_router.core.records.seen import HANDLE_START, SeenLedger
 from bundle_router.core.values import Seen
 from bundle_router.core.values.canonical import time_text
 from bundle_router.engine.call_refusals import tainted_call
 from bundle_router.engine.engine_ports import CallPorts
-from bundle_router.engine.results import CallTaints, Refusal
+from bundle_router.engine.results import NO_TAINTS, CallTaints, Refusal
 from bundle_router.engine.surface import CallTarget, RunState, verdicts_of
 
 
@@ -31,12 +31,16 @@ def taints_of_call(
     at: CallPorts, state: RunState, target: CallTarget, arguments: str
 ) -> CallTaints:
     """Return what the rows say of a call with these arguments, as they are recorded."""
-    ledger = _ledger(at)
-    returned, sinks = ledger.call(target.tool, arguments)
+    ledger = at.run.fold.ledger
+    assert ledger is not None, "some row has `seen`"  # noqa: S101 - the caller looked
+    content = ledger.plain_calls.get(target.tool)
+    returned, sinks = content or ledger.call(target.tool, arguments)
     of_artifacts: frozenset[str] = frozenset()
-    if handles_in(arguments):
+    if HANDLE_START in arguments:
         of_artifacts = at.tree.artifact_taints(at.run, arguments)
-    layers = verdicts_of(state, state.facts, state.plans).ceiling.tainted
+    layers: tuple[Layer, ...] = ()
+    if of_artifacts or ledger.by_branch.get(state.decided.branch):
+        layers = verdicts_of(state, state.facts, state.plans).ceiling.tainted
     refusals: dict[Layer, str] = {}
     if layers:
         sources = ledger.seen(state.decided.branch)
@@ -49,6 +53,8 @@ def taints_of_call(
         test = TaintTest(state.catalog, layers, sources)
         if test.in_force:
             refusals = _refusals(test, _holders(state, target), target.tool, sinks)
+    if not (refusals or returned or of_artifacts or sinks):
+        return NO_TAINTS
     enforced = [detail for layer, detail in refusals.items() if layer.is_enforced]
     return CallTaints(
         returns=tuple(sorted(returned | of_artifacts)),

@@ -321,7 +321,9 @@ def _decide(
             raise _other_hand_back(run)
         facts = request.facts
         if run.fold.ledger is not None:
-            facts = replace(facts, seen=_seen(run.fold.ledger, run, request))
+            seen = _seen(run.fold.ledger, run, request)
+            if seen != facts.seen:
+                facts = replace(facts, seen=seen)
         decision = request.decisions.decide(facts, _activation(run, request), request.step)
         if isinstance(decision, Question):
             if reply is None:
@@ -454,11 +456,14 @@ def _activation(run: OpenRun, request: RouteRequest) -> Activation:
 
 def _seen(ledger: SeenLedger, run: OpenRun, request: RouteRequest) -> tuple[Seen, ...]:
     """Return what the step's branch has seen, and what its engine and its ancestors bring in."""
+    step = request.step
+    own = ledger.seen_at(step.branch, step.parent_decision_id or "")
+    if not step.carries and not request.facts.seen:
+        return own
     from bundle_router.core.records.seen import carried, first_sources
 
-    step = request.step
     return first_sources(
-        ledger.seen_at(step.branch, step.parent_decision_id or ""),
+        own,
         carried(step.carries, run.log.next_seq),
         request.facts.seen,
     )

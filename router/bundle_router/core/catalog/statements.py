@@ -49,6 +49,7 @@ class Statements:
         self._catalog = catalog
         self._returns: dict[str, frozenset[str]] = {}
         self._sends: dict[str, frozenset[str]] = {}
+        self._looks: dict[str, bool] = {}
 
     def returns(self, tool: str) -> frozenset[str]:
         """Return the taints of what a tool returns (`server.tool`, or a glob over a server)."""
@@ -85,10 +86,12 @@ class Statements:
 
     def looks_at_arguments(self, tool: str) -> bool:
         """Return whether a statement about the tool has conditions."""
-        server = self._server(tool)
-        if server is None or not server.taints:
-            return False
-        return any(row.when for row in self._about(tool))
+        looks = self._looks.get(tool)
+        if looks is None:
+            is_known = self._server(tool) is not None
+            looks = is_known and any(row.when for row in self._about(tool))
+            self._looks[tool] = looks
+        return looks
 
     def _returned_by(self, tool: str, holds: Holds | None = None) -> frozenset[str]:
         if self._server(tool) is None:

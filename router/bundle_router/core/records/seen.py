@@ -35,11 +35,14 @@ from bundle_router.core.records.call_records import (
 from bundle_router.core.records.decision_record import DecisionRecord, seen_from
 from bundle_router.core.values import META_SERVER, Seen
 
+HANDLE_START: Final = "artifact:sha256:"
 _HANDLE: Final = re.compile(r"artifact:sha256:([0-9a-f]{64})")
 _READERS: Final = frozenset(("read_artifact", "search_artifact"))
 """The router's own tools whose results are artifacts."""
 _NOTHING: Final[frozenset[str]] = frozenset()
 SeenByTaint = dict[str, Seen]
+CallContent = tuple[frozenset[str], frozenset[str]]
+"""The taints of what a call returns, and the sinks that its arguments go to."""
 
 
 class SeenLedger:
@@ -50,7 +53,10 @@ class SeenLedger:
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self._sorts = dict(catalog.taints)
-        self._branches: dict[str, SeenByTaint] = {}
+        self.by_branch: dict[str, SeenByTaint] = {}
+        """What each branch has seen."""
+        self.plain_calls: dict[str, CallContent] = {}
+        """What calls of tools come to whose statements have no conditions, as it is worked out."""
         self._newest = ""
         self._at: dict[str, tuple[str, SeenByTaint]] = {}
         """The branch of each decision, and what the branch saw while that was its newest."""
@@ -65,17 +71,19 @@ class SeenLedger:
 
     def seen(self, branch: str) -> tuple[Seen, ...]:
         """Return what a branch has seen, ordered by taint."""
-        return _in_order(self._branches.get(branch, {}))
+        return _in_order(self.by_branch.get(branch, {}))
 
     @property
     def branches(self) -> tuple[str, ...]:
         """The branches that have decided."""
-        return tuple(self._branches)
+        return tuple(self.by_branch)
 
     def seen_at(self, branch: str, begins_at: str) -> tuple[Seen, ...]:
         """Return what a step of the branch has seen; of a branch that has no decision yet, what
         the decision has that it begins at, or else the run's present branch.
         """
+        if branch in self.by_branch and not self.by_branch[branch]:
+            return ()  # nearly always
         return _in_order(self._beginning(branch, begins_at))
 
     def artifacts(self, arguments: str) -> frozenset[str]:
@@ -87,14 +95,16 @@ class SeenLedger:
         """Return the taints of a call with a key."""
         return self._keyed.get(call_id, _NOTHING)
 
-    def call(self, tool: str, arguments: str) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the taints of what a call returns, by its arguments as they are recorded, and the
-        sinks that they go to.
-        """
+    def call(self, tool: str, arguments: str) -> CallContent:
+        """Return what a call comes to, by its arguments as they are recorded."""
+        content = self.plain_calls.get(tool)
+        if content is not None:
+            return content
         statements = self.catalog.statements
-        if not statements.looks_at_arguments(tool):
-            return statements.returns(tool), statements.sends(tool)
-        return statements.of_call(tool, partial(may_hold, arguments=_read(arguments)))
+        if statements.looks_at_arguments(tool):
+            return statements.of_call(tool, partial(may_hold, arguments=_read(arguments)))
+        content = self.plain_calls[tool] = statements.returns(tool), statements.sends(tool)
+        return content
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -109,15 +119,23 @@ class SeenLedger:
 
     def take(self, record: Record, seq: int) -> None:
         """Take in the record that follows."""
-        if isinstance(record, DecisionRecord):
-            carries = carried(record.step.carries, seq)
-            sources = (*record.facts.seen, *carries)
+        if isinstance(record, CallStarted):
+            content = self.plain_calls.get(f"{record.server}.{record.tool}")
+            brings_nothing = content is not None and not content[0] and not record.returns
+            if not brings_nothing or HANDLE_START in record.arguments:
+                self._take_start(record, seq)
+        elif isinstance(record, CallFinished):
+            is_plain = not (record.returns or record.artifacts or record.key)
+            if is_plain and record.server != META_SERVER:
+                self._open.pop(record.call_id, None)
+            else:
+                self._take_end(record, seq)
+        elif isinstance(record, DecisionRecord):
+            sources = record.facts.seen
+            if record.step.carries:
+                sources = (*sources, *carried(record.step.carries, seq))
             id_ = record.decision.decision_id
             self._take_decision(id_, record.branch, record.parent_decision_id, sources)
-        elif isinstance(record, CallStarted):
-            self._take_start(record, seq)
-        elif isinstance(record, CallFinished):
-            self._take_end(record, seq)
         elif isinstance(record, RequestPassed):
             returned = frozenset(record.returns)
             if record.outcome not in ("budget", "denied"):
@@ -125,29 +143,38 @@ class SeenLedger:
             self._take_on(record.decision_id, returned, record.name, seq)
             self._note_artifacts(record, returned)
         elif isinstance(record, TaintPassed):
-            current = self._branches.setdefault(record.branch, {})
+            current = self.by_branch.setdefault(record.branch, {})
             for taint in record.taints:
                 current.setdefault(taint, Seen(taint, record.tool, seq, record.from_run))
         elif isinstance(record, TaintCleared):
             for taint in cleared(record.taints, self._sorts):
-                self._branches.get(record.branch, {}).pop(taint, None)
+                self.by_branch.get(record.branch, {}).pop(taint, None)
 
     def _take_decision(
         self, decision_id: str, branch: str, begins_at: str, seen: Iterable[Seen]
     ) -> None:
         """Take in a decision, with what its record says that the branch has seen."""
-        current = dict(self._beginning(branch, begins_at))
+        earlier = self.by_branch.get(branch)
+        if earlier is None:
+            earlier = dict(self._beginning(branch, begins_at))
+        current = dict(earlier)
         for source in seen:
             current.setdefault(source.taint, source)
-        self._branches[branch] = current
+        self.by_branch[branch] = current
         self._at[decision_id] = branch, current
         self._newest = branch
 
     def _take_start(self, record: CallStarted, seq: int) -> None:
-        returned, _ = self.call(record.name, record.arguments)
-        taints = returned | frozenset(record.returns) | self.artifacts(record.arguments)
-        self._note_own_artifacts(record)
-        self._take_on(record.decision_id, taints, record.name, seq)
+        tool = record.name
+        taints, _ = self.call(tool, record.arguments)
+        if record.returns:
+            taints |= frozenset(record.returns)
+        if HANDLE_START in record.arguments:
+            taints |= self.artifacts(record.arguments)
+            self._note_own_artifacts(record)
+        if not taints:
+            return
+        self._take_on(record.decision_id, taints, tool, seq)
         self._open[record.call_id] = taints
         if record.key:
             self._keyed[record.call_id] = taints
@@ -160,13 +187,14 @@ class SeenLedger:
                 self._artifacts[sha256] = frozenset(current)
 
     def _take_end(self, record: CallFinished, seq: int) -> None:
+        is_own = record.server == META_SERVER
         taints = self._open.pop(record.call_id, _NOTHING) | frozenset(record.returns)
-        if record.server == META_SERVER and record.tool in _READERS:
+        if is_own and record.tool in _READERS:
             taints |= self.artifacts(record.arguments)
         self._take_on(record.decision_id, taints, record.name, seq)
         if record.key and record.call_id in self._keyed:
             self._keyed[record.call_id] = taints
-        if record.server == META_SERVER:  # a program prints what its calls returned
+        if is_own:  # a program prints what its calls returned
             _, current = self._at.get(record.decision_id, ("", {}))
             taints |= frozenset(current)
         self._note_artifacts(record, taints)
@@ -175,7 +203,7 @@ class SeenLedger:
         branch, _ = self._at.get(decision_id, (None, {}))
         if branch is None:
             return
-        current = self._branches[branch]
+        current = self.by_branch[branch]
         for taint in taints:
             current.setdefault(taint, Seen(taint, tool, seq))
 
@@ -186,13 +214,13 @@ class SeenLedger:
 
     def _beginning(self, branch: str, begins_at: str) -> Mapping[str, Seen]:
         """Return what a branch has seen before its next decision (rule 3)."""
-        branch_seen = self._branches.get(branch)
+        branch_seen = self.by_branch.get(branch)
         if branch_seen is not None:
             return branch_seen
         if begins_at in self._at:
             return self._at[begins_at][1]
-        current = "" if "" in self._branches else self._newest
-        return self._branches.get(current, {})
+        current = "" if "" in self.by_branch else self._newest
+        return self.by_branch.get(current, {})
 
 
 def carried(taints: Iterable[str], seq: int) -> tuple[Seen, ...]:
@@ -211,7 +239,7 @@ def first_sources(*parts: Iterable[Seen]) -> tuple[Seen, ...]:
 
 def handles_in(arguments: str) -> list[str]:
     """Return the digests of the artifacts that a text of arguments names."""
-    if "artifact:sha256:" not in arguments:
+    if HANDLE_START not in arguments:
         return []
     return _HANDLE.findall(arguments)
 
@@ -238,6 +266,8 @@ def recorded_seen(records: Iterable[Record]) -> dict[str, tuple[Seen, ...]]:
 
 
 def _in_order(seen: Mapping[str, Seen]) -> tuple[Seen, ...]:
+    if not seen:
+        return ()
     return tuple(seen[taint] for taint in sorted(seen))
 
 
