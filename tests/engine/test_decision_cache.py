@@ -15,6 +15,7 @@ from bundle_router.core.catalog import (
     Bundle,
     Catalog,
     Fallback,
+    Policy,
     Route,
     Settings,
 )
@@ -29,6 +30,7 @@ from bundle_router.core.values import (
     Entry,
     Facts,
     Grant,
+    Seen,
     Step,
     StepPolicy,
 )
@@ -50,6 +52,7 @@ MATTERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "facts.drifted": ({}, {"drifted": (Drift("s", "x"),)}),
     "facts.pending": ({"unavailable": DOWN}, {"unavailable": DOWN, "pending": ("s",)}),
     "facts.grants": ({}, {"grants": (Grant(Address(("w", "r", "s")), StepPolicy(deny=("x",))),)}),
+    "facts.seen": ({}, {"seen": (Seen("private", "s.a", 1),)}),
     "step.workflow": ({}, {"workflow": "other"}),
     "step.role": ({}, {"role": "other"}),
     "step.step": ({}, {"step": "other"}),
@@ -75,7 +78,7 @@ MATTERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 }  # fmt: skip
 IGNORED = {
     "run_id", "goal", "constraints", "principal", "parent_run_id", "inherit", "labels", "workspace", "key", "branch",
-    "parent_decision_id", "fixed_list",
+    "parent_decision_id", "fixed_list", "carries", "hands_back",
 }  # fmt: skip
 """Of a step, what a decision without a question does not depend on."""
 
@@ -100,6 +103,10 @@ def catalog() -> Catalog:
     return small_catalog(
         tools,
         routes=routes,
+        policies=[
+            Policy("everything", allow=("*",)),
+            Policy("once read", deny=("x",), seen=("private",)),
+        ],
         settings=Settings(activation=ActivationSettings(True, 5), fallback=fallback),
     )
 

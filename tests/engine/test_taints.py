@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -421,6 +421,36 @@ def test_a_recorded_result_is_taken_on_by_the_branch_that_asks_for_it(folder: Pa
         assert len(records(router, "call.started")) == 1
         with pytest.raises(KeyConflict):
             router.call_sync("r", "web.read_page", {"url": "x"}, key="page")
+
+
+def test_a_program_ends_at_the_call_that_is_refused(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pydantic_monty", reason="the extra code has it")
+    tools: dict[str, Callable[..., str]] = {"web": read_page, "mail": send, "notes": add}
+    in_code = {
+        name: LocalServer([tool], f"{name}.", effects=["read"], mode="code")
+        for name, tool in tools.items()
+    }
+    catalog_of(folder, NO_MAIL)
+    program = """
+await web__read_page(url="x")
+try:
+    await mail__send(text="secret")
+except Exception:
+    pass
+try:
+    await notes__add(text="after")
+except Exception:
+    print("went on")
+"""
+    local = {**LOCAL, **in_code}
+    with Router.open(folder, runs=tmp_path / "runs", workspace=tmp_path, local=local) as router:
+        router.route_sync(step())
+        result = router.call_sync("r", "execute", {"code": program})
+    assert (result.outcome, result.code) == ("denied", "tainted")
+    assert "went on" not in result.text
+    lines = (tmp_path / "runs" / "r" / "tool-calls.jsonl").read_text("utf-8").splitlines()
+    began = [row["tool"] for row in map(json.loads, lines) if row["type"] == "call.started"]
+    assert began == ["read_page"]
 
 
 # --- D38, D39: what counts ------------------------------------------------------------------------

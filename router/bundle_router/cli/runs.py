@@ -242,8 +242,8 @@ def _show_seen(records: Iterable[Record]) -> None:
     from bundle_router.core.decide.taints import source_words
     from bundle_router.core.records.seen import recorded_seen
 
-    for branch, seen in recorded_seen(records).items():
-        sources = ", ".join(f"{one.taint} ({source_words(one)})" for one in seen)
+    for branch, taints in recorded_seen(records).items():
+        sources = ", ".join(f"{source.taint} ({source_words(source)})" for source in taints)
         if sources:
             say_whole(f"branch {branch} has seen " if branch else "has seen ", sources, under=9)
 
@@ -251,7 +251,7 @@ def _show_seen(records: Iterable[Record]) -> None:
 def _clear(arguments: argparse.Namespace) -> int:
     by = arguments.by or f"local:{user_name()}"
     with open_router(arguments) as router:
-        left = router.clear_sync(
+        remaining = router.clear_sync(
             arguments.run_id,
             arguments.taint,
             by=by,
@@ -259,10 +259,12 @@ def _clear(arguments: argparse.Namespace) -> int:
             branch=arguments.branch,
         )
     if arguments.json:
-        print_json({"run": arguments.run_id, "by": by, "seen": [asdict(one) for one in left]})
+        print_json(
+            {"run": arguments.run_id, "by": by, "seen": [asdict(source) for source in remaining]}
+        )
         return 0
-    remaining = ", ".join(one.taint for one in left) or "nothing"
-    say(f"cleared; the next decision is made as if {remaining} had been seen")
+    names = ", ".join(source.taint for source in remaining) or "nothing"
+    say(f"cleared; the next decision is made as if {names} had been seen")
     return 0
 
 

@@ -29,7 +29,8 @@ class Entry:
     """How one server stands in the config.
 
     `answers`: it is one that answers with these, well-formed or not, each by its method (see
-    `plain_server`). `modern`: whether it speaks more than the handshake era. `url`: it is
+    `plain_server`). `taints`: its statements, under a policy row by which nothing leaves once
+    strangers' text was read. `modern`: whether it speaks more than the handshake era. `url`: it is
     another's. `era`: as in its entry. `stdio`: it is a process of the run.
     """
 
@@ -43,6 +44,7 @@ class Entry:
     url: str = ""
     era: str = "auto"
     stdio: bool = False
+    taints: str = ""
 
 
 class Notifications:
@@ -84,6 +86,7 @@ class Relay:
             )
             servers.append(f'era = "{entry.era}"')
             servers += [] if entry.prefix else ["prefix = false"]
+            servers += [f"taints = {entry.taints}"] if entry.taints else []
             tools = json.dumps([f"{name}.{tool}" for tool in entry.tools])
             bundles += [
                 f'[bundles."{name}.all"]',
@@ -92,11 +95,15 @@ class Relay:
                 'effects = ["read"]',
             ]
         shown = json.dumps([f"{name}.all" for name, entry in self.entries.items() if entry.shown])
+        policy = '[[policies]]\nname = "all"\nallow = ["*"]\n'
+        if any(entry.taints for entry in self.entries.values()):
+            row = 'name = "stays"\nseen = ["untrusted"]\ndeny = ["sends:outside"]\n'
+            policy += f"[[policies]]\n{row}"
         for file, text in (
             ("servers", "\n".join(servers)),
             ("bundles", "\n".join(bundles)),
             ("routes", f'[[routes]]\nname = "all"\nbundles = {shown}\n'),
-            ("policy", '[[policies]]\nname = "all"\nallow = ["*"]\n'),
+            ("policy", policy),
         ):
             (config / f"{file}.toml").write_text(text + "\n", encoding="utf-8")
 

@@ -38,6 +38,25 @@ async def refused(request: Any) -> Any:
 # --- resources, prompts, completion ---------------------------------------------------------------
 
 
+def test_what_a_resource_brings_in_is_recorded_and_the_next_request_that_leaves_is_refused(
+    site: Any, tmp_path: Path
+) -> None:
+    async def work(relay: Relay) -> None:
+        async with site.client(relay.endpoint, "auto") as connected:
+            (text,) = (await connected.read_resource("test://static-text")).contents
+            assert text.text == RESOURCES["test://static-text"]["text"]
+            told = await refused(connected.read_resource("test://static-text"))
+            assert "tainted" in told.message
+            assert "every.resources/read, record" in told.message
+            read, denied = relay.passed()
+            assert (read["outcome"], read["returns"]) == ("ok", ["untrusted"])
+            assert (denied["outcome"], denied["code"]) == ("denied", "tainted")
+            assert "returns" not in denied
+
+    taints = '[{ returns = ["untrusted"], sends = ["outside"] }]'
+    relayed(tmp_path, work, every=Entry(taints=taints))
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_resources_are_listed_read_and_recorded_and_their_media_are_artifacts(
     site: Any, tmp_path: Path, era: str

@@ -125,15 +125,15 @@ def privilege_diff(old: Catalog, new: Catalog) -> PrivilegeDiff:
             for taints in taint_sets[:MAX_TAINT_SETS]:
                 for row in comparison.rows_once_seen(taints, masks, example):
                     rows.setdefault(row, set()).update(addresses)
-    found = [
+    differences = [
         replace(row, addresses=_merge_addresses(addresses, groups))
         for row, addresses in rows.items()
     ]
-    found += differences_everywhere(old, new, comparison.edits)
+    differences += differences_everywhere(old, new, comparison.edits)
     return PrivilegeDiff(
         old_revision=old.revision,
         new_revision=new.revision,
-        rows=tuple(sorted(found, key=_order)),
+        rows=tuple(sorted(differences, key=_order)),
         address_count=count,
         class_counts=counts,
         complete=complete,
@@ -146,10 +146,10 @@ def _taint_sets(catalogs: Iterable[Catalog]) -> list[frozenset[str]]:
     unions of that; at most one more than are compared.
     """
     rows = [row for catalog in catalogs for row in catalog.policies]
-    named = {frozenset(row.seen) for row in rows} - {frozenset()}
+    seen_sets = {frozenset(row.seen) for row in rows} - {frozenset()}
     sets: set[frozenset[str]] = set()
-    for taints in sorted(named, key=_by_size):
-        sets |= {taints, *(taints | other for other in sets)}
+    for taints in sorted(seen_sets, key=_by_size):
+        sets |= {taints, *(taints | union for union in sets)}
         if len(sets) > MAX_TAINT_SETS:
             break
     return sorted(sets, key=_by_size)[: MAX_TAINT_SETS + 1]
@@ -284,8 +284,8 @@ class _Comparison:
             )
             self._once_seen[taints] = sides
         old, new = (
-            self._side(granted, masks[place], masks[place + 1], address)
-            for granted, place in zip(sides, (0, 2), strict=True)
+            self._side(grants, masks[place], masks[place + 1], address)
+            for grants, place in zip(sides, (0, 2), strict=True)
         )
         plain_old = self._side(self._old, masks[0], masks[1], address)
         plain_new = self._side(self._new, masks[2], masks[3], address)
