@@ -173,3 +173,11 @@ def test_a_word_leads_to_its_entry_unless_all_is_well_or_there_is_no_documentati
     assert entry in word("not_allowed", Links())
     assert "href" not in word("ok", Links())
     assert "href" not in word("not_allowed", Links(files={}))
+
+
+def test_tables_of_entries_are_marked_for_narrow_screens_and_others_are_not(tmp_path: Path) -> None:
+    head = "| field | type | unit | meaning | example |\n|---|---|---|---|---|\n| `a` | text | | A. | 1 |\n"
+    other = head.replace("meaning", "result")
+    docs = write(tmp_path, README="# A\n", one=f"# B\n\n{head}", two=f"# C\n\n{other}")
+    assert '<table class="entries of-docs">' in docs.page("one").html
+    assert '<table class="of-docs">' in docs.page("two").html

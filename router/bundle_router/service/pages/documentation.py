@@ -198,6 +198,7 @@ def _page_of(path: str, text: str, files: Collection[str], base: str) -> DocPage
     tokens = markdown.parse(text)
     headings = _mark_headings(tokens)
     rows = _mark_rows(tokens)
+    _mark_entries(tokens)
     for token in tokens:
         _style_by_class(token)
         for child in token.children or ():
@@ -236,6 +237,17 @@ def _mark_rows(tokens: Sequence[Token]) -> list[str]:
     return found
 
 
+def _mark_entries(tokens: Sequence[Token]) -> None:
+    """Mark the tables of entries, whose rows a narrow screen shows one below the other: those whose
+    fourth column is the meaning.
+    """
+    for place, token in enumerate(tokens):
+        if token.type == "table_open":
+            heads = [one for one in tokens[place : place + 20] if one.type == "inline"]
+            if len(heads) > 3 and heads[3].content == "meaning":
+                token.attrJoin("class", "entries")
+
+
 def _plain(inline: Token) -> str:
     """Return the text of a heading, without its marks."""
     return "".join(child.content for child in inline.children or ())
@@ -261,7 +273,7 @@ def _style_by_class(token: Token) -> None:
     if style == "text-align:right":
         token.attrSet("class", "num")
     if token.type == "table_open":
-        token.attrSet("class", "of-docs")
+        token.attrJoin("class", "of-docs")
 
 
 def _lead_to_page(token: Token, path: str, files: Collection[str], base: str) -> None:
