@@ -322,7 +322,7 @@ class ConfigEditor:
 
         def judge() -> JournaledEdit[ConfigChange]:
             risks = self.present_risks()
-            if not words or any(one not in risks for one in words):
+            if not words or any(risk not in risks for risk in words):
                 raise RequestError(
                     "these are not risks of the present config", advice="look at them again"
                 )

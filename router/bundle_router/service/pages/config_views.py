@@ -232,8 +232,8 @@ class ConfigViews:
         """Return the changes made here, with author and reason, and those that the service found,
         newest first.
         """
-        found = self._edits.changes() if self._edits is not None else []
-        changes = sorted([*self._editor.changes(), *found], key=lambda change: change.time)
+        edits = self._edits.changes() if self._edits is not None else []
+        changes = sorted([*self._editor.changes(), *edits], key=lambda change: change.time)
         newest = list(reversed(changes))[:MAX_CHANGES]
         older = max(0, len(changes) - MAX_CHANGES)
         title = "Changes of the config"
@@ -377,8 +377,8 @@ def _privilege_values(row: PrivilegeRow, places: Mapping[tuple[str, str], str]) 
 
     addresses = []
     for address in row.addresses:
-        named = address.named()
-        addresses.append([(part, ", ".join(labels)) for part, labels in named.items()])
+        names = address.named()
+        addresses.append([(part, ", ".join(labels)) for part, labels in names.items()])
 
     return {
         "sentence": sentence(row),

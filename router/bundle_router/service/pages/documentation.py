@@ -110,8 +110,8 @@ def entry_of_key(path: str) -> str:
     table = parts[0]
     key = parts[-1]
     anchors = documentation().page("reference/config").anchors
-    found = [name for name in anchors if name.startswith(table) and name.endswith(f".{key}")]
-    return f"{ADDRESS}/reference/config#{min(found, key=len)}" if found else ""
+    of_key = [name for name in anchors if name.startswith(table) and name.endswith(f".{key}")]
+    return f"{ADDRESS}/reference/config#{min(of_key, key=len)}" if of_key else ""
 
 
 @cache
@@ -211,19 +211,19 @@ def _page_of(path: str, text: str, files: Collection[str], base: str) -> DocPage
 
 def _mark_headings(tokens: Sequence[Token]) -> list[DocHeading]:
     """Give each heading its anchor, and return them."""
-    found: list[DocHeading] = []
+    headings: list[DocHeading] = []
     for token, inline in pairwise(tokens):
         if token.type == "heading_open":
             text = _plain(inline)
-            anchor = _unique(_anchor_of(text), {heading.anchor for heading in found})
+            anchor = _unique(_anchor_of(text), {heading.anchor for heading in headings})
             token.attrSet("id", anchor)
-            found.append(DocHeading(int(token.tag[1]), anchor, text))
-    return found
+            headings.append(DocHeading(int(token.tag[1]), anchor, text))
+    return headings
 
 
 def _mark_rows(tokens: Sequence[Token]) -> list[str]:
     """Give each row whose first cell is code its anchor, and return these."""
-    found: list[str] = []
+    anchors: list[str] = []
     above = ""
     for place, token in enumerate(tokens):
         if token.type == "heading_open":
@@ -233,8 +233,8 @@ def _mark_rows(tokens: Sequence[Token]) -> list[str]:
             if [child.type for child in children] == ["code_inline"]:
                 anchor = f"{above}.{children[0].content}".replace(" ", "-")
                 token.attrSet("id", anchor)
-                found.append(anchor)
-    return found
+                anchors.append(anchor)
+    return anchors
 
 
 def _mark_entries(tokens: Sequence[Token]) -> None:
@@ -243,7 +243,7 @@ def _mark_entries(tokens: Sequence[Token]) -> None:
     """
     for place, token in enumerate(tokens):
         if token.type == "table_open":
-            heads = [one for one in tokens[place : place + 20] if one.type == "inline"]
+            heads = [head for head in tokens[place : place + 20] if head.type == "inline"]
             if len(heads) > 3 and heads[3].content == "meaning":
                 token.attrJoin("class", "entries")
 
@@ -296,10 +296,10 @@ def _lead_to_page(token: Token, path: str, files: Collection[str], base: str) ->
 def _show_as_code(token: Token) -> None:
     """Show links without an address as code, with a word that says where the file is."""
     children = token.children or []
-    shown: list[Token] = []
+    nodes: list[Token] = []
     tag = "a"
     for place, child in enumerate(children):
-        shown.append(child)
+        nodes.append(child)
         if child.type == "link_open":
             tag = "a" if "href" in child.attrs else "code"
             if tag == "code" and children[place + 1].type == "code_inline":
@@ -308,6 +308,6 @@ def _show_as_code(token: Token) -> None:
         elif child.type == "link_close":
             child.tag = tag
             if tag != "a":
-                shown.append(replace(child, type="text", tag="", nesting=0, content=IN_REPOSITORY))
+                nodes.append(replace(child, type="text", tag="", nesting=0, content=IN_REPOSITORY))
     if children:
-        token.children = shown
+        token.children = nodes
