@@ -44,6 +44,7 @@ def _checked(to_json: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[s
 
 @pytest.fixture(autouse=True, scope="session")
 def _records_are_checked() -> Iterator[None]:
+    from bundle_router.core.records.approval_records import APPROVAL_KINDS
     from bundle_router.core.records.call_records import (
         CallFinished,
         CallStarted,
@@ -65,7 +66,7 @@ def _records_are_checked() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         calls = (CallStarted, CallFinished, RequestPassed, SubRunOpened, TaintPassed, TaintCleared)
-        for kind in (DecisionRecord, *calls):
+        for kind in (DecisionRecord, *calls, *APPROVAL_KINDS.values()):
             patch.setattr(kind, "to_json", _checked(kind.to_json))
         patch.setattr(RunHeader, "sealed", checked_seal)
         yield

@@ -463,7 +463,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_the_public_names_are_exactly_the_written_list() -> None:
     import bundle_router as router
 
-    assert len(router.__all__) == 9
+    assert len(router.__all__) == 10
     assert sorted(router.__all__) == sorted(router._HOMES)
     for name in router.__all__:
         assert getattr(router, name) is not None

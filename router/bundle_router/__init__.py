@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from bundle_router.core.catalog import Catalog
     from bundle_router.core.exposure.placements import Toolset
     from bundle_router.core.values import Decision, Step, StepPolicy
+    from bundle_router.core.values.approvals import Approval
     from bundle_router.engine.results import Result
     from bundle_router.errors import RouterError
     from bundle_router.wiring import Router, load_catalog
 
 _HOMES: Final = {
+    "Approval": "bundle_router.core.values.approvals",
     "Catalog": "bundle_router.core.catalog",
     "Decision": "bundle_router.core.values",
     "Result": "bundle_router.engine.results",
@@ -41,6 +43,7 @@ _MODULES: Final = ("errors", "ext", "service", "testing", "tool")
 
 __version__ = "0.1.0"
 __all__ = [
+    "Approval",
     "Catalog",
     "Decision",
     "Result",

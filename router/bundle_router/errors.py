@@ -29,11 +29,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 __all__ = [
+    "ApprovalChanged",
     "ConfigError",
     "CorruptPins",
     "CorruptRun",
     "InvalidStep",
     "KeyConflict",
+    "NotAnApprover",
     "NotInstalled",
     "Problem",
     "RequestError",
@@ -41,6 +43,7 @@ __all__ = [
     "RunBusy",
     "StorageError",
     "ToolFailure",
+    "UnknownApproval",
     "UnknownArtifact",
     "UnknownRun",
     "WrongContext",
@@ -204,6 +207,28 @@ class KeyConflict(RequestError):
     """
 
     remedy = "Use a new key for other contents, or send what the key was used with."
+
+
+class UnknownApproval(RequestError):
+    """No run here has a question with this id: it was never asked, or its run was pruned."""
+
+    remedy = "Use the `id` of `Result.approval`, or of a question that `approvals()` lists."
+
+
+class ApprovalChanged(RequestError):
+    """An answer to a question would have no effect any more: it was answered, used or expired, or
+    it is about another call than the one that was shown. Nothing was recorded.
+    """
+
+    remedy = "Look at the question again; a call that is made again may be asked for anew."
+
+
+class NotAnApprover(RequestError):
+    """Who answers may not: it is the side that asked, or no row names that one."""
+
+    remedy = (
+        "Have somebody else answer: another principal, and another token, than those that asked."
+    )
 
 
 class WrongContext(RequestError):

@@ -78,7 +78,7 @@ MATTERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 }  # fmt: skip
 IGNORED = {
     "run_id", "goal", "constraints", "principal", "parent_run_id", "inherit", "labels", "workspace", "key", "branch",
-    "parent_decision_id", "fixed_list", "carries", "hands_back",
+    "parent_decision_id", "fixed_list", "carries", "hands_back", "approvals",
 }  # fmt: skip
 """Of a step, what a decision without a question does not depend on."""
 

@@ -780,7 +780,7 @@ def test_the_whole_result_is_had_on_request_and_results_say_whether_to_try_again
 ASKED: Final[dict[str, Any]] = {
     "step": step(), "run_id": "r", "name": "s.look", "arguments": {}, "target": "read",
     "uri": f"artifact:sha256:{0:064}", "taints": ["private"], "by": "lead", "reason": "why",
-    "value": {}, "form": "triage",
+    "value": {}, "form": "triage", "approval_id": "ap_r.1",
 }  # fmt: skip
 """What the entry points of a router are given, by the names of their parameters."""
 HARMLESS: Final = {

@@ -164,6 +164,39 @@ def test_a_program_that_is_run_again_with_its_key_does_nothing_twice(tmp_path: P
     assert notes.added == ["a", "b"]
 
 
+def test_a_program_with_a_held_call_ends_and_goes_on_once_it_is_granted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = CONFIG["policy"] + (
+        '[[approvals]]\nname = "burnt"\ncalls = ["tool:notes.add"]\n'
+        'unless = [{ at = "/text", in = ["a", "b", "d"] }]\n'
+    )
+    notes = Notes()
+    program = """
+try:
+    await notes__add(text="a")
+    await notes__add(text="b")
+    await notes__add(text="c")
+except RuntimeError:
+    pass
+await notes__add(text="d")
+print("all")
+"""
+
+    async def work(router: Router) -> tuple[Result, Result]:
+        held = await router.call("r", "execute", {"code": program}, key="p")
+        assert held.approval is not None
+        await router.grant(held.approval.id, by="lead")
+        return held, await router.call("r", "execute", {"code": program}, key="p")
+
+    monkeypatch.setitem(CONFIG, "policy", policy)
+    held, result = run(tmp_path, work, notes=notes)
+    assert (held.outcome, held.code) == ("awaiting_approval", "")
+    assert "The program ended. Not done: notes.add waits for approval" in held.text
+    assert "with the same key and code" in held.text
+    assert (result.text, notes.added) == ("all\n", ["a", "b", "c", "d"])
+
+
 def test_what_the_checker_finds_goes_back_with_its_line_and_nothing_is_run(tmp_path: Path) -> None:
     notes = Notes()
     result = execute(tmp_path, "await notes__add(text='a')\nawait notes__add(text=7)", notes=notes)

@@ -97,7 +97,7 @@ def collect(folders: list[Path]) -> dict[str, dict[str, str]]:
             said = [value for value in values if value not in (None, "", [], {})]
             if said:
                 found[kind.type][path] = text_of(said[0])
-            elif path in known[kind.type]:
+            elif path in known.get(kind.type, {}):
                 found[kind.type][path] = known[kind.type][path]
     return found
 

@@ -280,6 +280,7 @@ def test_the_command_prints_a_schema_or_names_the_types(
 def test_the_step_that_is_recorded_has_every_field_of_a_step() -> None:
     schema = next(record for record in RECORDS if record.type == "route.decided").form()
     beside = {"run_id", "principal", "key", "branch", "parent_decision_id", "fixed_list"}
+    beside |= {"approvals"}
     assert {*schema["step"].form, *beside} == {*Step.model_fields}
     assert beside <= schema.keys()
 

@@ -239,10 +239,11 @@ def test_a_run_in_use_is_not_idle_and_one_that_cant_be_closed_costs_only_itself(
     closed: list[str] = []
     said: list[str] = []
 
-    async def close(run_id: str) -> None:
+    async def close(run_id: str) -> bool:
         closed.append(run_id)
         if run_id == "broken":
             raise StorageError("no", kind="io_error")
+        return True
 
     async def main() -> None:
         idle = IdleRuns(1e-9, close, lambda level, event, **fields: said.append(f"{level} {event}"))

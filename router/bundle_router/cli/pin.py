@@ -16,7 +16,7 @@ from bundle_router.cli.local import local_servers
 from bundle_router.cli.output import counted, print_json, progress, say
 from bundle_router.cli.shared_arguments import add_config, add_development, add_json, config_folder
 from bundle_router.core.catalog import Catalog
-from bundle_router.core.servers.pins.reviewed import Approval, approve
+from bundle_router.core.servers.pins.reviewed import PinReview, approve
 from bundle_router.errors import RequestError
 from bundle_router.review.imports import bundle_text
 from bundle_router.review.library import Recognition, first_bundles, no_longer_read
@@ -204,14 +204,14 @@ def _knowledge(name: str, recognition: Recognition) -> str:
     return line
 
 
-def _approval(name: str | None) -> Approval:
+def _approval(name: str | None) -> PinReview:
     """Return who approves now: `name`, or this user's name where none is given."""
     if name is None:
         try:
             name = getpass.getuser()
         except (KeyError, OSError):  # a user without a name, as in containers
             name = ""
-    return Approval(datetime.now(UTC).isoformat(timespec="seconds"), name[:200])
+    return PinReview(datetime.now(UTC).isoformat(timespec="seconds"), name[:200])
 
 
 def _ask_approval(row: Review, arguments: argparse.Namespace) -> bool:

@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from bundle_router.cli.output import excerpt, heading, say, say_whole
 from bundle_router.core.catalog.step_address import address_of
+from bundle_router.core.records.approval_records import (
+    ApprovalAsked,
+    ApprovalExpired,
+    ApprovalGranted,
+    ApprovalRecord,
+    ApprovalRefused,
+    ApprovalWithdrawn,
+)
 from bundle_router.core.records.call_records import (
     CallFinished,
     CallStarted,
@@ -40,6 +48,9 @@ if TYPE_CHECKING:
     Shown = Record | RunSummary
     """What a timeline shows: a record of the run, or a run below it."""
 
+APPROVALS: Final = (
+    *(ApprovalAsked, ApprovalGranted, ApprovalRefused, ApprovalWithdrawn, ApprovalExpired),
+)
 MAX_EXCERPT: Final = 600
 """Maximum characters of the text that an agent got instead of a result: the reason first, then the
 expected result.
@@ -150,6 +161,11 @@ class _Printer:
             say(f"{record.seq:>6}  {self._clock(record.time)}sub-run {run_id} began further below")
         elif isinstance(record, TaintPassed | TaintCleared):
             say_whole(f"{record.seq:>6}  ", self._clock(record.time) + taint_words(record), under=8)
+        elif isinstance(record, APPROVALS):
+            line = approval_words(record) + branch
+            say_whole(f"{record.seq:>6}  ", self._clock(record.time) + line, under=8)
+            if isinstance(record, ApprovalAsked):
+                say(excerpt("        with ", record.arguments))
         elif not isinstance(record, DecisionRecord):
             _show_sub_run(record, self._clock(entry.time).strip())
 
@@ -177,6 +193,19 @@ def taint_words(record: TaintPassed | TaintCleared) -> str:
         return f"{taints} of {branch} cleared by {record.by}: {record.reason}"
     form = f", in the form {record.form}" if record.form else ""
     return f"{taints} came into {branch} from run {record.from_run}, by {record.tool}{form}"
+
+
+def approval_words(record: ApprovalRecord) -> str:
+    """Return what a record says of a held call, in a line."""
+    if isinstance(record, ApprovalAsked):
+        rows = ", ".join(f"{row.name!r} ({row.persons})" for row in record.rows)
+        return f"held {record.name}: waits for {rows} until {record.answer_by[:16]}Z"
+    if isinstance(record, ApprovalExpired):
+        return f"approval {record.approval_id} expired: {record.code.replace('_', ' ')}"
+    verbs = {"approval.granted": "granted", "approval.refused": "refused"}
+    reason = f": {record.reason}" if record.reason else ""
+    by = f"{record.by.name} ({record.by.how})"
+    return f"approval {record.approval_id} {verbs.get(record.type, 'withdrawn')} by {by}{reason}"
 
 
 def _show_sub_run(run: RunSummary, began_at: str) -> None:

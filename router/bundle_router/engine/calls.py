@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from bundle_router.core.decide import budgets
 from bundle_router.core.decide.budgets import Totals
@@ -54,6 +54,7 @@ from bundle_router.engine.made_calls import (
     joined_after,
     late_end,
     layers_of,
+    store,
 )
 from bundle_router.engine.results import (
     NO_TAINTS,
@@ -67,10 +68,14 @@ from bundle_router.engine.results import (
     Refusal,
     RefusedCall,
     Result,
+    WaitingCall,
 )
 from bundle_router.engine.run_records import MOVED_AT_MOST, OpenRun
 from bundle_router.engine.surface import CallTarget, RunState, why_withheld
 from bundle_router.errors import StorageError
+
+if TYPE_CHECKING:
+    from bundle_router.engine.holds import Permission
 
 
 class CallAdmission:
@@ -136,11 +141,35 @@ class CallAdmission:
             return self._taken(keyed_call, wait_s)
         attempt = keyed_call.attempt + 1 if keyed_call is not None else 1
         refusal = self._refusal()
+        if self._state.surface.catalog.approvals or run.fold.approvals is not None:
+            return self._judge_held(refusal, attempt, wait_s)
         if refusal is None:
             return self._begin(attempt, wait_s)
+        return self._refuse(refusal, attempt, wait_s)
+
+    def _refuse(self, refusal: Refusal, attempt: int, wait_s: float) -> RefusedCall | None:
+        """Record the refusal; None where others wrote first."""
+        run = self._run
         if run.read_on():
             return None
         return RefusedCall(refuse(self._at.ports, run, self._call(attempt), refusal, wait_s))
+
+    def _judge_held(
+        self, refusal: Refusal | None, attempt: int, wait_s: float
+    ) -> CallJudgement | None:
+        """Return what the call comes to in a run whose calls may wait for somebody's word."""
+        from bundle_router.engine.holds import CallHold, Permission  # few runs need it
+
+        hold = CallHold(self._at, self._state, self._request, self._target)
+        hold.refuse_other_call()
+        if refusal is not None and not (_is_repeated(refusal) and hold.is_granted()):
+            return self._refuse(refusal, attempt, wait_s)
+        held = hold.judge(wait_s)
+        if held is None or isinstance(held, WaitingCall):
+            return held
+        if isinstance(held, Permission):
+            return self._begin(attempt, wait_s, held)
+        return self._refuse(held, attempt, wait_s)
 
     # --- its key ----------------------------------------------------------------------------------
 
@@ -205,8 +234,10 @@ class CallAdmission:
             return closed_folder(state)
         return None
 
-    def _begin(self, attempt: int, wait_s: float) -> BegunCall | None:
-        """Record the start; None where others wrote first."""
+    def _begin(
+        self, attempt: int, wait_s: float, permission: Permission | None = None
+    ) -> BegunCall | None:
+        """Record the start; None where others wrote first. `permission`: what lifted its hold."""
         run = self._run
         clock = self._at.ports.clock
         record = CallStarted(
@@ -219,7 +250,8 @@ class CallAdmission:
             arguments_digest=self._request.digest,
             returns=self._taints.returns,
             sends=self._taints.sends,
-            would=self._taints.would,
+            would=(*self._taints.would, *(permission.would if permission is not None else ())),
+            approvals=permission.uses if permission is not None else (),
         )
         if self._taints.returns and run.parent_id is not None:
             # Before the start: a parent may be too careful, and never too free.
@@ -293,6 +325,11 @@ def over_budget(
     over = budgets.over_budget(limits, totals, asked_hash)
     over = over or budgets.over_total(limits, total, tree)
     return ("budget", *over) if over is not None else None
+
+
+def _is_repeated(refusal: Refusal) -> bool:
+    """Return whether a call is refused because the same one gave the same answer too often."""
+    return refusal[1] == "repeated_calls"
 
 
 def over_tree(at: CallPorts, state: RunState) -> Refusal | None:
@@ -377,6 +414,9 @@ class JudgedCall:
         await self._at.run.wait_until_durable()
         if isinstance(judgement, KeyTaken):
             raise KeyIsTaken(judgement)
+        if isinstance(judgement, WaitingCall):
+            await store(self._at.run, request.arguments.blobs)
+            return judgement.result
         assert isinstance(judgement, RefusedCall)  # noqa: S101 - what is outdated is judged again
         return judgement.result
 

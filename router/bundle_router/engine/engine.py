@@ -48,12 +48,14 @@ from bundle_router.engine.run_records import (
 from bundle_router.engine.run_tree import RunTree
 from bundle_router.engine.surface import RunState, Surface, SurfaceForm
 from bundle_router.engine.upstreams import MachineFacts, Servers
-from bundle_router.errors import UnknownArtifact, UnknownRun, expect
+from bundle_router.errors import UnknownApproval, UnknownArtifact, UnknownRun, expect
 from bundle_router.ports import Capabilities, RunStore, Selector
 
 if TYPE_CHECKING:
     from bundle_router.core.exposure.placements import Toolset
     from bundle_router.core.servers.transport.pass_through import Client
+    from bundle_router.core.values.approvals import Approval
+    from bundle_router.engine.answers import Answers
     from bundle_router.engine.arguments import Arguments
     from bundle_router.engine.idempotency import RequestLayer
     from bundle_router.engine.relay import RelayedRequest
@@ -380,6 +382,8 @@ class Engine:
             loop.call_soon(turns.release)
             name = self._called_name(name)
             read = await self._read(arguments)
+            if fields.get("approval"):
+                key = fields["key"] = await self._key_of_approval(run, fields["approval"], key)
             request = CallRequest(
                 name, read, asked_ns, digest=keyed_digest(run.nonce, read) if key else "", **fields
             )
@@ -401,6 +405,82 @@ class Engine:
             return await self._call(run, request, decision_id)
         finally:
             await run.leave()
+
+    async def _key_of_approval(self, run: OpenRun, approval_id: str, key: str) -> str:
+        """Return the key under which a held call goes on. Raises UnknownApproval, RequestError."""
+        from bundle_router.engine.answers import key_of
+
+        def read(_wait_s: float) -> str:
+            run.read_on()
+            return key_of(run, approval_id, key)
+
+        return await run.under_lock(read)
+
+    async def call_when_granted(
+        self,
+        run_id: str,
+        name: str,
+        arguments: Mapping[str, Any] | str,
+        decision_id: str | None,
+        wait_s: float,
+        **fields: Any,
+    ) -> Result:
+        """Do as `call`, and wait for somebody's word where the call needs it, at most that long."""
+        from bundle_router.engine.holds import wait_for_answer
+
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        while True:
+            result = await self.call(run_id, name, arguments, decision_id, **fields)
+            if result.approval is None:
+                return result
+            fields["approval"] = result.approval.id
+            rest_s = max(0.0, until_s - loop.time())
+            run = await self._hold_run(run_id)
+            try:
+                if not await wait_for_answer(run, result.approval.id, self.ports.clock, rest_s):
+                    return result
+            finally:
+                await run.leave()
+
+    # --- calls that wait for somebody's word ------------------------------------------------------
+
+    async def answer(
+        self, approval_id: str, answer: Callable[[Answers, float], Approval]
+    ) -> Approval:
+        """Have a question answered, or read, as it stands now. Raises UnknownApproval."""
+        from bundle_router.engine.answers import Answers, run_of
+
+        run_id = run_of(approval_id)
+        try:
+            run = await self._hold_run(run_id)
+        except UnknownRun:
+            raise UnknownApproval(
+                f"there is no question {self.runs.quote(approval_id)} here",
+                advice="its run was pruned, or is in another store",
+            ) from None
+        try:
+            answers = Answers(CallPorts(self.ports, run, self._tree), self._catalog_of(run))
+            return await run.record(partial(answer, answers))
+        finally:
+            await run.leave()
+
+    def approvals(self, run_id: str) -> tuple[Approval, ...]:
+        """Return the questions of a run and of those below it, oldest first. Blocks."""
+        from bundle_router.engine.answers import Answers
+
+        run = self.runs.reading(run_id)
+        if run is None:
+            raise UnknownRun(f"there is no run {self.runs.quote_run(run_id)}", advice=FIRST_STEP)
+        answers = Answers(CallPorts(self.ports, run, self._tree), self._catalog_of(run))
+        with run.lock:
+            return answers.listed()
+
+    def _catalog_of(self, run: OpenRun) -> Catalog:
+        """Return the config in force, with what servers list to the run's principal."""
+        with run.lock:
+            decided = run.fold.decided(run.fold.current_branch)
+        return self._surface_for(decided.step.principal if decided is not None else "").catalog
 
     def _called_name(self, name: object) -> str:
         """Return a name that may be recorded. One that the config knows is no secret."""
@@ -665,11 +745,42 @@ class Engine:
     async def end_run(self, run_id: str) -> RunEnd:
         """Close a run, and end what servers opened for it."""
         holds_sessions = self.mark_closed(run_id)
+        if self.may_wait(run_id):
+            await in_thread(partial(self.expire_questions, run_id))
         try:
             return await in_thread(partial(self.runs.close, run_id))
         finally:
             if holds_sessions and self._servers is not None:
                 await self._servers.sessions.close_run(run_id)
+
+    def may_wait(self, run_id: str) -> bool:
+        """Return whether a call of the run may wait for somebody's word, as far as is known."""
+        run = self.runs.get(run_id)
+        return bool(self.catalog.approvals) or (run is not None and run.fold.approvals is not None)
+
+    def has_open_questions(self, run_id: str) -> bool:
+        """Return whether a call of a run that is open here waits, or was granted and not made."""
+        run = self.runs.get(run_id)
+        if run is None or run.fold.approvals is None:
+            return False
+        from bundle_router.engine.answers import chain_now
+
+        now = chain_now(run, self.ports.clock)
+        with run.lock:
+            return any(not held.is_past(now) for held in run.fold.approvals.open.values())
+
+    def expire_questions(self, run_id: str) -> None:
+        """Have the questions of a run that is closed expire. Blocks."""
+        from bundle_router.engine.answers import Answers
+
+        run = self.runs.reading(run_id)
+        if run is None or run.fold.approvals is None or not run.uses.hold():
+            return
+        try:
+            answers = Answers(CallPorts(self.ports, run, self._tree), self._catalog_of(run))
+            run.under_lock_sync(answers.expire_all)
+        finally:
+            run.release()
 
     def mark_closed(self, run_id: str) -> bool:
         """See `ToolServers.mark_closed`."""

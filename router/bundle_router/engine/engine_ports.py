@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from bundle_router.core.values.words import shorten
 from bundle_router.ports import (
@@ -79,6 +79,8 @@ class EnginePorts:
     """Runs agents' programs; None: without code mode."""
     queries: Callable[[str, Any], Any] = no_queries
     """Evaluates a JSON query; raises ValueError with the reason."""
+    approvals: Literal["ask", "refuse"] = "ask"
+    """What becomes of a call that would wait for somebody's word."""
     in_thread: Callable[[Callable[[], Any]], Awaitable[Any]] = lambda work: asyncio.to_thread(work)
     """Runs slow work off the event loop."""
 

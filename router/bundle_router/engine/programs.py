@@ -14,7 +14,9 @@ Rules:
    is not shown.
 5. A call to an undefined name is a gap. The type checker's errors go to the agent, with their
    lines.
-6. Time, memory, calls and output are bounded (`[limits]`); the interpreter has no files, network or
+6. A call that waits for somebody's word ends the program, as held: made again once it is granted,
+   with its key, the program gets the recorded results of the calls before, and the held one runs.
+7. Time, memory, calls and output are bounded (`[limits]`); the interpreter has no files, network or
    other modules.
 """
 
@@ -130,10 +132,14 @@ async def _execute(
     framed = False
     tainted = ""
 
+    held_result: Result | None = None
+
     async def called(name: str, arguments: str) -> Any:
-        nonlocal count, framed, tainted
+        nonlocal count, framed, tainted, held_result
         if tainted:  # the program went on, in an `except`
             raise RuntimeError(tainted)
+        if held_result is not None:
+            raise RuntimeError(held_result.text)
         count += 1
         server = state.catalog.servers[functions_by_name[name].partition(".")[0]]
         framed = framed or server.frames_results
@@ -141,6 +147,8 @@ async def _execute(
         result = await call(functions_by_name[name], arguments, key, artifacts[0].uri)
         if result.code == "tainted":
             tainted = result.text
+        if result.approval is not None:
+            held_result = result
         if not result.ok:
             raise RuntimeError(result.text)
         artifact = partial(at.tree.artifact, run.id, principal=state.step.principal)
@@ -170,7 +178,23 @@ async def _execute(
         end = replace(end, text="\n".join([end.text, *meant_names(undefined, functions_by_name)]))
     for name in undefined:
         await run.under_lock(partial(_record_gap, at, execute_call, artifacts[0].uri, name))
-    return await _finish(at, execute_call, end, artifacts, framed=framed)
+    if held_result is None:
+        return await _finish(at, execute_call, end, artifacts, framed=framed)
+    end = ProgramEnd(_held_words(held_result, request.key), "denied", "approval_needed")
+    result = await _finish(at, execute_call, end, artifacts)
+    return replace(result, outcome=held_result.outcome, code="", approval=held_result.approval)
+
+
+def _held_words(held_result: Result, key: str) -> str:
+    """Return the text of a program that ended because one of its calls waits."""
+    if key:
+        again = "Called again with the same key and code it goes on from there."
+    else:
+        again = (
+            "It had no key: called again it makes the calls before once more. Give `execute` a key"
+            " where they change something."
+        )
+    return f"The program ended. {held_result.text} {again}"
 
 
 async def _run_in_time(

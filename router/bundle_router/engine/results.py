@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from bundle_router.core.records.call_records import CallStarted
 from bundle_router.core.records.fold import KeyedCall
@@ -14,6 +14,7 @@ from bundle_router.core.results.shaping import Part
 from bundle_router.core.servers.transport.pass_through import Client, ServerReply
 from bundle_router.core.servers.transport.tool_servers import Scope
 from bundle_router.core.values import Block, Outcome
+from bundle_router.core.values.approvals import Approval
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.engine.arguments import MAX_NAME, Arguments
 from bundle_router.engine.surface import RunState
@@ -60,8 +61,10 @@ class Result:
     ('ok', '# Hello')
     """
 
-    outcome: Outcome
-    """`ok`, or how else the call ended."""
+    outcome: Outcome | Literal["awaiting_approval"]
+    """`ok`, or how else the call ended; `awaiting_approval` where it did not begin: it waits for
+    somebody's word.
+    """
     text: str
     """The text for the model, errors included."""
     code: str = ""
@@ -94,6 +97,8 @@ class Result:
     """The unshaped result, where the call asked for it."""
     answer: ServerReply | None = None
     """The server's own answer, where the operator passes it on to the client that made the call."""
+    approval: Approval | None = None
+    """The question that the call waits for; None where it does not wait."""
 
     @property
     def ok(self) -> bool:
@@ -108,6 +113,7 @@ class Result:
             **row,
             "artifacts": [asdict(artifact) for artifact in self.artifacts],
             **{n: list(row[n]) for n in _LISTS},
+            **({"approval": self.approval.to_json()} if self.approval is not None else {}),
         }
 
     @classmethod
@@ -117,7 +123,10 @@ class Result:
         Raises KeyError or TypeError for anything else.
         """
         row = {name: value[name] for name in _PLAIN} | {name: tuple(value[name]) for name in _LISTS}
-        return cls(**row, artifacts=tuple(Artifact(**fields) for fields in value["artifacts"]))
+        artifacts = tuple(Artifact(**fields) for fields in value["artifacts"])
+        held = value.get("approval")
+        approval = Approval.from_json(held) if held is not None else None
+        return cls(**row, artifacts=artifacts, approval=approval)
 
 
 _LISTS: Final = ("joined", "flags")
@@ -142,7 +151,9 @@ class CallRequest:
     `via`: the meta-tool it came through. `joins`: whether a called deferred tool joins the array.
     `client`: who gets the server's own answer, where that is passed on. `key` makes the call happen
     once; `digest` identifies its contents. `whole`: keep the unshaped result. `asked_ns`: when it
-    was requested, before its server was made ready.
+    was requested, before its server was made ready. `approval`: the question about a held call that
+    it goes on with; `join`: take up a question about the same call of another key. `asked_by`: the
+    name of the token that calls.
     """
 
     name: str
@@ -154,6 +165,9 @@ class CallRequest:
     key: str = ""
     digest: str = ""
     whole: bool = False
+    approval: str = ""
+    join: bool = False
+    asked_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +222,13 @@ class KeyTaken(CallJudgement):
     """Whether that attempt was of the tool that is called now."""
     same_principal: bool
     """Whether that attempt was for the principal that the present call is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCall(CallJudgement):
+    """The call waits for somebody's word. Nothing was recorded but the question."""
+
+    result: Result
 
 
 class OutdatedCall(CallJudgement):

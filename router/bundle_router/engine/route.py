@@ -504,7 +504,7 @@ def _known_decision(run: OpenRun, request: RouteRequest) -> Decision | None:
     requested = _contents(request.asked, request.step)
     recorded = _contents(record.step, record.step)
     recorded |= {"branch": record.branch, "parent_decision_id": record.parent_decision_id or None}
-    recorded |= {"fixed_list": record.fixed_list}
+    recorded |= {"fixed_list": record.fixed_list, "approvals": record.approvals or "ask"}
     differing = [name for name, value in requested.items() if recorded.get(name) != value]
     if differing:
         raise KeyConflict(
@@ -568,6 +568,7 @@ def _record(
         parent_decision_id=step.parent_decision_id or "",
         root=request.root if request.root != workspace else "",
         fixed_list=step.fixed_list,
+        approvals="refuse" if step.approvals == "refuse" else "",
         encoded_step=encoded_step,
         encoded_facts=encoded_facts,
     )

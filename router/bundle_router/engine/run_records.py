@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from bundle_router.core.decide.budgets import Totals
@@ -47,6 +47,9 @@ from bundle_router.errors import (
     expect,
 )
 from bundle_router.ports import ArtifactStore, Diagnostics, Redactor, RunLog, RunStore
+
+if TYPE_CHECKING:
+    from bundle_router.core.records.approval_records import ApprovalRecord
 
 OTHER_STORE: Final = (
     "a decision that route() returned is in another store: all machines that work on a run need the"
@@ -231,6 +234,8 @@ class OpenRun:
         self.uses = RunUses()
         self.pending = PendingEnds(partial(_report_unrecorded, runs.diagnostics, self.id))
         """Ends for who has the lock next."""
+        self.asked_again: dict[str, int] = {}
+        """How often each call that waits for somebody's word was made here."""
         self._waiting: WeakSet[Attempt] = WeakSet()
         self._others: tuple[Writer, ...] = ()
         self.signed: tuple[str, frozenset[str]] = ("", frozenset())
@@ -292,7 +297,12 @@ class OpenRun:
         return self.log.append(file, clean, only_at=only_at, wait_s=wait_s)
 
     def append_call(
-        self, record: CallRecord, *, compare: bool, wait_s: float, spent: Totals | None = None
+        self,
+        record: CallRecord | ApprovalRecord,
+        *,
+        compare: bool,
+        wait_s: float,
+        spent: Totals | None = None,
     ) -> int | None:
         """Append a call's record, take it in, and return its `seq`.
 

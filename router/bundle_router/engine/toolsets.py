@@ -85,6 +85,23 @@ def toolset_of(state: RunState, surface_form: SurfaceForm) -> Toolset:
         meta=tuple(row.name for row in placement.by_name),
         skills=tuple(_skills(state, visible.places)),
         decision_id=state.decided.decision.decision_id,
+        held=_held(state, placement) if surface.catalog.approvals else (),
+    )
+
+
+def _held(state: RunState, placement: Placement) -> tuple[str, ...]:
+    """Return the tools that a row of approvals covers at the step, or at an ancestor's."""
+    addresses = [state.address, *(grant.address for grant in state.facts.grants)]
+    shown = [row.name for rows in placement.placed.values() for row in rows]
+    return tuple(
+        [
+            name
+            for name in dict.fromkeys(shown)
+            if any(
+                row.enforce and any(map(row.covers, addresses))
+                for row in state.surface.catalog.approvals_of(name)
+            )
+        ]
     )
 
 

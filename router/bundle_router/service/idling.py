@@ -24,11 +24,12 @@ class IdleRuns:
 
     Belongs to one event loop; only `note` may be called from other threads.
 
-    `close` ends a run; `report` receives the outcome.
+    `close` ends a run, and returns False where it is in use all the same; `report` receives the
+    outcome.
     """
 
     def __init__(
-        self, idle_s: float, close: Callable[[str], Awaitable[object]], report: Callable[..., None]
+        self, idle_s: float, close: Callable[[str], Awaitable[bool]], report: Callable[..., None]
     ) -> None:
         self._idle_s = idle_s
         self._close = close
@@ -82,8 +83,10 @@ class IdleRuns:
             self.forget(run_id)
             try:
                 with contextlib.suppress(UnknownRun):  # requested but never begun, or pruned
-                    await self._close(run_id)
-                    self._report("info", "run.idle_closed", run_id=run_id)
+                    if await self._close(run_id):
+                        self._report("info", "run.idle_closed", run_id=run_id)
+                    else:
+                        self.note(run_id)
             except RouterError as trouble:
                 self._report("warning", "run.idle_not_closed", run_id=run_id, error=trouble)
 

@@ -109,14 +109,18 @@ class EndpointAccess:
         """
         return self._engines.of(run_id).runs.uses(run_id)
 
-    async def close_idle(self, run_id: str) -> None:
-        """Release a run that was not used for a while.
+    async def close_idle(self, run_id: str) -> bool:
+        """Release a run that was not used for a while, unless somebody's word is waited for in it.
+        Return whether it was released.
 
         Whoever comes back to it goes on. Raises as `close_run` does.
         """
         engine = self._engines.of(run_id)
+        if engine.has_open_questions(run_id):
+            return False
         try:
             await engine.end_run(run_id)
+            return True
         finally:
             engine.closed_runs.pop(run_id, None)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from bundle_router.adapters.loop import Portal, refuse_gevent, refuse_running_loop
 from bundle_router.core.catalog import Catalog
@@ -27,6 +27,8 @@ from bundle_router.wiring.toolservers import Development
 if TYPE_CHECKING:
     from bundle_router.core.exposure.placements import Toolset
     from bundle_router.core.records.explanation import Explanation
+    from bundle_router.core.values.approvals import Approval
+    from bundle_router.engine.answers import Answers
     from bundle_router.engine.results import Result
     from bundle_router.engine.selecting import StagedSelector
     from bundle_router.wiring.endpoint_access import EndpointAccess
@@ -40,6 +42,20 @@ class ListForm(TypedDict, total=False):
     format: str
     native: bool
     decision: str | None
+
+
+class Unattended(TypedDict, total=False):
+    """What a router does where nobody is there to answer (see `Router.open`)."""
+
+    approvals: Literal["ask", "refuse"]
+
+
+class HeldForm(TypedDict, total=False):
+    """How a call goes on that may wait for somebody's word (see `Router.call`)."""
+
+    approval: str
+    join: bool
+    wait_s: float
 
 
 class Router:
@@ -92,6 +108,7 @@ class Router:
         development: Development = False,
         local: LocalServers | None = None,
         selector: Selector | None = None,
+        **how: Unpack[Unattended],
     ) -> Self:
         """Read the config (None: the shipped one alone) and prepare a router.
 
@@ -102,15 +119,17 @@ class Router:
         (`ports.RunStore`), which you close after the router. `workspace` is the folder that
         confines local tools (default: the current folder). `local` adds local tool servers by name.
         `selector` answers what the mapping can't (None: search and the config's models, in the
-        order of `[fallback]`). `development` permits what a config file can't grant itself: servers
-        that are started as processes (stdio), and with `"unpinned"` also trusted servers without
-        pins. Otherwise a server is used only as far as its pins go (`bundles/pins` beside the
-        config, written by `bundle-router pin`). Raises ConfigError, RequestError, CorruptPins.
+        order of `[fallback]`). `approvals="refuse"`: a call that would wait for somebody's word is
+        refused at once, where nobody is there to answer. `development` permits what a config file
+        can't grant itself: servers that are started as processes (stdio), and with `"unpinned"`
+        also trusted servers without pins. Otherwise a server is used only as far as its pins go
+        (`bundles/pins` beside the config, written by `bundle-router pin`). Raises ConfigError,
+        RequestError, CorruptPins.
         """
         refuse_gevent()
         expect_path("workspace", workspace, 'Router.open(..., workspace=".")', type(None))
         root = Path(workspace if workspace is not None else Path.cwd()).resolve()
-        opening = Opening(config, runs, store, root, development, local, selector)
+        opening = Opening(config, runs, store, root, development, local, selector, **how)
         opened_at = opening.stamp()
         stores = opening.open_stores()
         opened = open_engines(opening, stores)
@@ -391,6 +410,7 @@ class Router:
         decision: str | None = None,
         key: str = "",
         whole: bool = False,
+        **how: Unpack[HeldForm],
     ) -> Result:
         """Call a tool by its canonical (`server.tool`) or exposed name, if a decision of the run
         shows it; or a meta-tool (`search_tools`, `call_tool`, `read_artifact` …), which is limited
@@ -404,12 +424,20 @@ class Router:
         `whole` adds the unshaped result. A failure that the agent may see is a `Result` with
         another outcome than `ok`.
 
-        Raises UnknownRun, RequestError, KeyConflict, RunBusy and StorageError (the call's record
-        could not be written).
+        A call that needs somebody's word (`[[approvals]]`) has the outcome `awaiting_approval`, and
+        its `approval`: it did not begin. Made again once it was granted, it runs, once: without a
+        key or with `join`, as the same call; with its key; or with `approval`, in any process.
+        `wait_s`: the most seconds to wait for the answer here.
+
+        Raises UnknownRun, UnknownApproval, RequestError, KeyConflict, RunBusy and StorageError (the
+        call's record could not be written).
         """
-        return await self._engine_of(self._on_loop, run_id).call(
-            run_id, name, arguments, decision, key=key, whole=whole
-        )
+        engine = self._engine_of(self._on_loop, run_id)
+        if not how:
+            return await engine.call(run_id, name, arguments, decision, key=key, whole=whole)
+        fields: dict[str, Any] = {"key": key, "whole": whole, **how}
+        wait_s = fields.pop("wait_s", 0.0)
+        return await engine.call_when_granted(run_id, name, arguments, decision, wait_s, **fields)
 
     def call_sync(
         self,
@@ -420,12 +448,124 @@ class Router:
         decision: str | None = None,
         key: str = "",
         whole: bool = False,
+        **how: Unpack[HeldForm],
     ) -> Result:
         """Do as `call` does, for engines without an event loop."""
         refuse_running_loop("call_sync()", "await router.call(...)")
         return self._in_loop(
-            self.call(run_id, name, arguments, decision=decision, key=key, whole=whole)
+            self.call(run_id, name, arguments, decision=decision, key=key, whole=whole, **how)
         )
+
+    # --- calls that wait for somebody's word ------------------------------------------------------
+
+    async def approvals(
+        self, run_id: str | None = None, *, state: str | None = "waiting"
+    ) -> tuple[Approval, ...]:
+        """Return the questions about held calls in one state (None: in any), the soonest bound
+        first: of a run and of those below it, or of all runs (None), which reads their logs.
+
+        Raises UnknownRun.
+        """
+        from bundle_router.wiring.approval_lists import list_approvals
+
+        engine = self._engine_of(self._on_loop, run_id or "")
+        return await asyncio.to_thread(list_approvals, engine, run_id, state)
+
+    def approvals_sync(
+        self, run_id: str | None = None, *, state: str | None = "waiting"
+    ) -> tuple[Approval, ...]:
+        """Do as `approvals` does, for engines without an event loop."""
+        refuse_running_loop("approvals_sync()", "await router.approvals(...)")
+        return self._in_loop(self.approvals(run_id, state=state))
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Return a question as it stands now. Raises UnknownApproval."""
+        return await self._answer(approval_id, lambda answers, _: answers.read(approval_id))
+
+    def approval_sync(self, approval_id: str) -> Approval:
+        """Do as `approval` does, for engines without an event loop."""
+        refuse_running_loop("approval_sync()", "await router.approval(...)")
+        return self._in_loop(self.approval(approval_id))
+
+    async def grant(
+        self, approval_id: str, *, by: str, binding: str = "", reason: str = ""
+    ) -> Approval:
+        """Grant a held call, and return the question as it stands then: `granted`, or `waiting` for
+        further persons.
+
+        `by` is who granted it, which is taken at its word: the principal of a person, another than
+        the step's own. `binding` is that of the question that was shown. The grant is used by the
+        start of the call, once, within the row's `use_within_s`.
+
+        Raises UnknownApproval, NotAnApprover, ApprovalChanged (an answer would have no effect;
+        nothing was recorded), RequestError, RunBusy and StorageError.
+        """
+        from bundle_router.engine.answers import approver_named, words
+
+        approver = approver_named(by)
+        text = words("reason", reason)
+        return await self._answer(
+            approval_id,
+            lambda answers, wait_s: answers.grant(approval_id, approver, binding, text, wait_s),
+        )
+
+    def grant_sync(
+        self, approval_id: str, *, by: str, binding: str = "", reason: str = ""
+    ) -> Approval:
+        """Do as `grant` does, for engines without an event loop."""
+        refuse_running_loop("grant_sync()", "await router.grant(...)")
+        return self._in_loop(self.grant(approval_id, by=by, binding=binding, reason=reason))
+
+    async def refuse(
+        self, approval_id: str, *, by: str, reason: str = "", advice: str = ""
+    ) -> Approval:
+        """Refuse a held call, or take its grant back. The same call is refused from then on,
+        unasked; the agent reads the reason, and the advice what to do instead. A call that is under
+        way goes on, and the record says both.
+
+        Raises as `grant` does.
+        """
+        from bundle_router.engine.answers import approver_named, words
+
+        approver = approver_named(by)
+        texts = words("reason", reason), words("advice", advice)
+        return await self._answer(
+            approval_id,
+            lambda answers, wait_s: answers.refuse(approval_id, approver, texts, wait_s),
+        )
+
+    def refuse_sync(
+        self, approval_id: str, *, by: str, reason: str = "", advice: str = ""
+    ) -> Approval:
+        """Do as `refuse` does, for engines without an event loop."""
+        refuse_running_loop("refuse_sync()", "await router.refuse(...)")
+        return self._in_loop(self.refuse(approval_id, by=by, reason=reason, advice=advice))
+
+    async def withdraw(self, approval_id: str, *, reason: str = "") -> Approval:
+        """Take a question back, or a grant that was not used: nobody is asked any more.
+
+        Raises UnknownApproval, ApprovalChanged, RunBusy and StorageError.
+        """
+        from bundle_router.engine.answers import words
+
+        text = words("reason", reason)
+        return await self._answer(
+            approval_id, lambda answers, wait_s: answers.withdraw(approval_id, text, wait_s)
+        )
+
+    def withdraw_sync(self, approval_id: str, *, reason: str = "") -> Approval:
+        """Do as `withdraw` does, for engines without an event loop."""
+        refuse_running_loop("withdraw_sync()", "await router.withdraw(...)")
+        return self._in_loop(self.withdraw(approval_id, reason=reason))
+
+    async def _answer(
+        self, approval_id: str, answer: Callable[[Answers, float], Approval]
+    ) -> Approval:
+        from bundle_router.engine.answers import run_of
+
+        engines = self._on_loop
+        engine = self._engine_of(engines, run_of(approval_id))
+        return await engine.answer(approval_id, answer)
 
     async def missed(self, run_id: str, name: str, *, decision: str | None = None) -> Result:
         """Record that a framework refused a name that the agent called and that is not in its list;
@@ -556,6 +696,8 @@ class Router:
         self._engines.newest.mark_closed(run_id)
         engine = self._engine_of(self._engines, run_id)
         with suppress(*[UnknownRun] if missing_ok else []):
+            if engine.may_wait(run_id):
+                engine.expire_questions(run_id)
             if engine.mark_closed(run_id):
                 return self._portal.run(engine.end_run(run_id))
             return engine.runs.close(run_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from bundle_router.core.catalog import Catalog
 from bundle_router.core.config.last_good import ConfigSnapshot
@@ -113,6 +113,7 @@ class Opening:
     development: Development
     local: LocalServers | None
     selector: Selector | None
+    approvals: Literal["ask", "refuse"] = "ask"
     hidden: list[str] = field(default_factory=list)
     """Places that no tool reads or changes: the records, tokens of tool servers, and what `hide`
     adds.
@@ -199,8 +200,6 @@ def open_engines(
     files = tuple(read_config(opening.config))
     pinned = PinnedCatalog(open_pins(opening.config), load_unpinned(files, opening.local))
     catalog, memories = with_learned(opening.config, with_skills(opening.config, pinned.catalog()))
-    if catalog.approvals:  # until calls are held, a row would promise what nobody keeps
-        raise RequestError("[[approvals]] in policy.toml: this version holds no calls yet")
     snapshot = ConfigSnapshot(files, learned_paths(opening.config))
     if last_good is not None:
         refuse_lost_files(opening.config, last_good, snapshot)
@@ -244,6 +243,7 @@ def open_engines(
         selector=opening.selector or searching,
         tools=open_tool_search(searching, diagnostics),
         results=open_results(catalog, clock),
+        approvals=opening.approvals,
         scratch=ScratchFolder,
         programs=MontyPrograms(),
         queries=query_json,

@@ -96,7 +96,7 @@ class PinApproval:
         Raises DefinitionsChanged, RequestError, StorageError.
         """
         from bundle_router.adapters.config_journal import JournaledEdit, make_edit
-        from bundle_router.core.servers.pins.reviewed import Approval, approve
+        from bundle_router.core.servers.pins.reviewed import PinReview, approve
 
         approval = self.review(name)
         server_review = approval.review
@@ -113,7 +113,7 @@ class PinApproval:
             server_review.admitted,
             server_review.pins,
             only,
-            Approval(time, by),
+            PinReview(time, by),
         )
         files = open_pins(self._config)
 

@@ -7,7 +7,7 @@ can be asked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -141,6 +141,10 @@ class Step(Sent):
     hands_back: str = ""
     """`checked`, for a sub-agent: what it has seen is not passed to its parent, which gets its
     answer through the library's `Router.hand_back` alone. All steps of its run say so.
+    """
+    approvals: Literal["ask", "refuse"] = "ask"
+    """What becomes of a call that would wait for somebody's word: `refuse` where nobody is there to
+    answer.
     """
 
     def to_json(self) -> dict[str, object]:
@@ -415,8 +419,16 @@ class Toolset(Received):
     """Instructions of the shown bundles."""
     decision_id: str = ""
     """The decision that this is a view of."""
+    held: tuple[str, ...] = ()
+    """Canonical names of tools that a row of approvals may hold: shown as ever, this is for the
+    engine.
+    """
     digest: str = ""
     """Digest of the array and the guidance; unchanged while the model sees the same."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return this as JSON values, without `held` where it is empty."""
+        return self.model_dump(mode="json", exclude=set() if self.held else {"held"})
 
 
 class Artifact(Received):
@@ -442,6 +454,38 @@ class Artifact(Received):
     """Seconds, where cheaply known."""
     role: str = ""
     """What it is in a result: `media`, `embedded`, `full_result` or `program`."""
+
+
+class RequiredRow(Received):
+    """A row of policy that a question has to have answered."""
+
+    name: str
+    """The row's name."""
+    persons: int
+    """How many have to grant it."""
+
+
+class Approval(Received):
+    """A question about a call that waits for somebody's word, as it stood."""
+
+    id: str
+    """Its id, by which it is answered."""
+    state: str
+    """`waiting`, `granted`, `used`, `refused`, `withdrawn` or `expired`."""
+    tool: str
+    """The canonical name of the tool."""
+    rows: tuple[RequiredRow, ...]
+    """The rows of policy that have to be answered, and by how many persons."""
+    binding: str
+    """The digest of what an answer is bound to."""
+    hidden: int
+    """How many values of the arguments nobody is shown, since they are secrets."""
+    answer_by: str
+    """Until when it may be answered, in UTC."""
+    use_by: str = ""
+    """Until when its grant may be used; empty while it is not granted."""
+    url: str = ""
+    """The page where it is answered; empty where there is none."""
 
 
 class Result(Received):
@@ -477,6 +521,12 @@ class Result(Received):
     """
     retryable: bool = False
     """Whether repeating the call may help and does no harm."""
+    approval: Approval | None = None
+    """The question that the call waits for (`awaiting_approval`); None where it does not wait."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return this as JSON values, without `approval` where there is none."""
+        return self.model_dump(mode="json", exclude=set() if self.approval else {"approval"})
 
     @property
     def ok(self) -> bool:

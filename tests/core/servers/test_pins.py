@@ -16,7 +16,7 @@ from bundle_router.core.servers.admission.admit import admit
 from bundle_router.core.servers.admission.identity import VolatileError
 from bundle_router.core.servers.pins.compare import compare, report_lines
 from bundle_router.core.servers.pins.file import pins_from_text, pins_to_text
-from bundle_router.core.servers.pins.reviewed import Approval, Pins, approve
+from bundle_router.core.servers.pins.reviewed import PinReview, Pins, approve
 from bundle_router.core.servers.pins.usable import UsableCards, drifted_among, usable
 from bundle_router.core.servers.warning_light import Neighbourhood
 from bundle_router.core.servers.warning_light.inspect import lights
@@ -398,8 +398,8 @@ def test_what_a_later_version_added_is_ignored(
 def test_a_pin_says_who_approved_it_and_when_and_keeps_it_while_it_is_the_same(
     server: Server, definitions: Definitions
 ) -> None:
-    first = Approval("2026-11-01T08:00:00+00:00", "ann")
-    later = Approval("2026-11-28T20:00:00+00:00", "bob")
+    first = PinReview("2026-11-01T08:00:00+00:00", "ann")
+    later = PinReview("2026-11-28T20:00:00+00:00", "bob")
     before = approve(server, admit(server, definitions, INSTRUCTIONS), approval=first)
     before = pins_from_text(pins_to_text(before), "mail.json")
     assert {pin.approval for pin in before.pins} == {first}

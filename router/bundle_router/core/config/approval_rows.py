@@ -99,8 +99,8 @@ class ApprovalRowCheck:
                 self._add(where, f"no bundle has the effect {name!r}, so nothing would wait")
             return
         hint = self._report.suggester.did_you_mean(name, EFFECTS)
-        known = f"one of {', '.join(EFFECTS)}"
-        self._add(where, f"{name!r} is not an effect", hint or known)
+        choices = f"one of {', '.join(EFFECTS)}"
+        self._add(where, f"{name!r} is not an effect", hint or choices)
 
     # --- conditions and approvers -----------------------------------------------------------------
 

@@ -164,6 +164,10 @@ class Toolset:
     """Instructions of the shown bundles."""
     decision_id: str = ""
     """The decision that this is a view of."""
+    held: tuple[str, ...] = ()
+    """Canonical names of tools that a row of approvals may hold: shown as ever, this is for the
+    engine.
+    """
 
     @property
     def digest(self) -> str:
@@ -172,7 +176,10 @@ class Toolset:
 
     def to_json(self) -> dict[str, object]:
         """Return this as JSON values."""
-        return {**asdict(self), "digest": self.digest}
+        row = {**asdict(self), "digest": self.digest}
+        if not self.held:
+            del row["held"]
+        return row
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Toolset:
@@ -193,4 +200,5 @@ class Toolset:
                 SkillText(**{**row, "tools": tuple(row["tools"])}) for row in value["skills"]
             ),
             decision_id=value["decision_id"],
+            held=tuple(value.get("held", ())),
         )

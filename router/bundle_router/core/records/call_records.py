@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias
 
 from bundle_router.core.decide.budgets import Totals
 from bundle_router.core.records.decision_record import DecisionRecord, Json
@@ -15,6 +15,9 @@ from bundle_router.core.records.field_types import FieldForm, checked, fields_of
 from bundle_router.core.values import Outcome
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.core.values.canonical import flat_json
+
+if TYPE_CHECKING:
+    from bundle_router.core.records.approval_records import ApprovalRecord
 
 CALL_SCHEMA: Final = "bundle-router.call/1"
 _SHARED: Final = (
@@ -32,6 +35,20 @@ _SHARED: Final = (
 )
 """The fields that the start and the end of a call have with one value."""
 _ENDING: Final = ("outcome", "code", "result")
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalUse:
+    """An approval that a call used by its start."""
+
+    id: str
+    """The question that was granted, or the grant in advance."""
+    n: int = 0
+    """The number of the use of a grant in advance, from 1; absent for a question."""
+
+    def to_json(self) -> Json:
+        return {"id": self.id, "n": self.n} if self.n else {"id": self.id}
+
 
 JoinedTool = tuple[str, str]
 """A tool that joined the array, after the bundle that it was asked for through."""
@@ -181,7 +198,9 @@ class CallStarted(_ToolCall):
     sends: tuple[str, ...] = ()
     """The sinks that its arguments go to, where some policy row has `seen`."""
     would: tuple[str, ...] = ()
-    """The policy rows with `enforce = false` that would have refused it."""
+    """The rows with `enforce = false` that would have refused it, or held it."""
+    approvals: tuple[ApprovalUse, ...] = ()
+    """The approvals that lifted its hold, and are used by this start; absent where none had to."""
 
     def to_json(self) -> Json:
         """Return the record as JSON, without the chain's fields."""
@@ -191,6 +210,8 @@ class CallStarted(_ToolCall):
             record |= {name: value for name, value in later.items() if value}
         if self.returns or self.sends or self.would:
             record |= self._taints_json()
+        if self.approvals:
+            record["approvals"] = [use.to_json() for use in self.approvals]
         return record
 
     def _taints_json(self) -> Json:
@@ -205,6 +226,8 @@ class CallStarted(_ToolCall):
         own_fields |= {
             name: tuple(record.get(name) or ()) for name in ("returns", "sends", "would")
         }
+        uses = record.get("approvals") or ()
+        own_fields["approvals"] = tuple([ApprovalUse(row["id"], row.get("n", 0)) for row in uses])
         return cls(**cls._call_from(record), **own_fields)
 
 
@@ -514,9 +537,13 @@ def _end_form(kind: type[CallFinished | RequestPassed]) -> dict[str, FieldForm]:
 
 
 def _started_form() -> dict[str, FieldForm]:
-    later = ("writer", "arguments_digest", "returns", "sends", "would")
+    later = ("writer", "arguments_digest", "returns", "sends", "would", "approvals")
     lists = {name: [str] for name in ("returns", "sends", "would")}
-    return {**_call_form(CallStarted), **fields_of(CallStarted, later, optional=later, **lists)}
+    uses = [fields_of(ApprovalUse, optional=("n",))]
+    return {
+        **_call_form(CallStarted),
+        **fields_of(CallStarted, later, optional=later, approvals=uses, **lists),
+    }
 
 
 def _finished_form() -> dict[str, FieldForm]:
@@ -581,9 +608,9 @@ LINE_FORMS: Final[Mapping[str, Callable[[], Mapping[str, FieldForm]]]] = {
 """What makes the written form of a line, without the chain's fields, by the record's type."""
 
 CallRecord = CallStarted | CallFinished | RequestPassed | SubRunOpened | TaintPassed | TaintCleared
-Record = DecisionRecord | CallRecord
+Record: TypeAlias = "DecisionRecord | CallRecord | ApprovalRecord"
 
-_KINDS: Final[Mapping[str, type[Record]]] = {
+_KINDS: Final[Mapping[str, type[DecisionRecord | CallRecord]]] = {
     kind.type: kind
     for kind in (
         DecisionRecord,
@@ -602,5 +629,13 @@ def read_record(record: Mapping[str, Any]) -> Record | None:
 
     Raises CorruptRun for a line that does not fit its type.
     """
-    kind = _KINDS.get(str(record.get("type")))
-    return kind.from_json(record) if kind is not None else None
+    type_ = str(record.get("type"))
+    kind = _KINDS.get(type_)
+    if kind is not None:
+        return kind.from_json(record)
+    if not type_.startswith("approval."):
+        return None
+    from bundle_router.core.records.approval_records import APPROVAL_KINDS  # few runs have any
+
+    approval_kind = APPROVAL_KINDS.get(type_)
+    return approval_kind.from_json(record) if approval_kind is not None else None

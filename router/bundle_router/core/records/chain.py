@@ -42,11 +42,23 @@ _LINK: Final = re.compile(
     rb',"seq":(\d{1,18}),"prev":"(sha256:[0-9a-f]{64})"(,"hash":"(sha256:[0-9a-f]{64})"\})\n?\Z'
 )
 _LINK_BYTES: Final = 192
-OWN_FIELDS: Final = ("arguments_digest", "catalog_revision", "input_digest", "time", "writer")
+OWN_FIELDS: Final = (
+    "answer_by",
+    "arguments_digest",
+    "binding",
+    "card",
+    "catalog_revision",
+    "input_digest",
+    "now",
+    "own_clock",
+    "time",
+    "use_by",
+    "writer",
+)
 """Fields of records whose values no caller chooses, each in one of the forms of `_OWN_VALUE`."""
 _NUMBERS: Final = frozenset((int, float, bool))
-OWN_OBJECTS: Final = ("exposure", "shaped", "spent")
-"""Objects of records that hold counts and the router's own words."""
+OWN_OBJECTS: Final = ("exposure", "shaped", "spent", "terms")
+"""Objects of records that hold counts, digests and the router's own words."""
 _OWN_VALUE: Final = re.compile(
     r"(?:sha256:)?[0-9a-f]{64}|[0-9a-f]{16}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 )

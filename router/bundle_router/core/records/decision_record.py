@@ -79,7 +79,7 @@ _STEP_FIELDS: Final = (
     "workspace",
 )
 _IDS: Final = ("run_id", "decision_id", "catalog_revision", "input_digest")
-_LATER: Final = ("key", "branch", "parent_decision_id", "root", "fixed_list")
+_LATER: Final = ("key", "branch", "parent_decision_id", "root", "fixed_list", "approvals")
 _OUTCOME: Final = ("source", "degraded", "justification", "route")
 _ANSWERED: Final = ("source", "reason", "justification")
 _PENDING: Final = "it is still being asked for its tools"
@@ -227,6 +227,8 @@ class DecisionRecord:
     """The workspace, where that differs from the one that the run began in."""
     fixed_list: bool = False
     """Whether the agent reads its list of tools once, so that none joins it."""
+    approvals: str = ""
+    """`refuse` where a call that would wait for somebody's word is refused; else empty."""
     encoded_step: Json | None = field(default=None, repr=False, compare=False)
     """`step` as JSON, where the digest needed that already."""
     encoded_facts: Json | None = field(default=None, repr=False, compare=False)
@@ -267,6 +269,7 @@ class DecisionRecord:
             parent_decision_id=record.get("parent_decision_id") or "",
             root=record.get("root") or "",
             fixed_list=bool(record.get("fixed_list")),
+            approvals=record.get("approvals") or "",
         )
 
 

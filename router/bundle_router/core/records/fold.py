@@ -12,7 +12,9 @@ Rules:
 4. A key is bound by the decision that has it, or by the call that began with it. A refused call
    binds none.
 5. Records are read as values. The value of a decision, the largest, is made on demand.
-6. What a record holds belongs to the principal of the decision that it names: artifacts, keys, and
+6. A question about a held call is part of the state (`approval_fold`); the time of a run is that of
+   its newest record.
+7. What a record holds belongs to the principal of the decision that it names: artifacts, keys, and
    the steps that a later step is told of.
 """
 
@@ -33,12 +35,16 @@ from bundle_router.core.records.call_records import (
     Record,
     RequestPassed,
     SubRunOpened,
+    TaintCleared,
+    TaintPassed,
     read_record,
 )
 from bundle_router.core.records.decision_record import BudgetKey, DecisionLine, DecisionRecord
 from bundle_router.core.values import Activation, Address, Outcome, RecentStep
 
 if TYPE_CHECKING:
+    from bundle_router.core.records.approval_fold import ApprovalFold
+    from bundle_router.core.records.approval_records import ApprovalRecord
     from bundle_router.core.records.seen import SeenLedger
 
 DEFAULT_BRANCH: Final = ""
@@ -120,6 +126,10 @@ class RunFold:
         self._run_calls = 0
         self._run_bytes = 0
         self._run_ms = 0.0
+        self.newest_time = ""
+        """The latest time that a record has, in UTC."""
+        self.approvals: ApprovalFold | None = None
+        """The questions about held calls; None where none was ever asked."""
         self.sub_runs: tuple[str, ...] = ()
         """The runs below this one, where it is the root of a tree with a budget."""
 
@@ -137,6 +147,7 @@ class RunFold:
                 self._take_decision(DecisionLine.from_json(line))
                 if self.ledger is not None:
                     self.ledger.take_decision_line(line)
+                self.newest_time = max(self.newest_time, str(line.get("time", "")))
             elif (record := read_record(line)) is not None:
                 self.take(record, line["seq"])
         return has_new
@@ -145,6 +156,8 @@ class RunFold:
         """Take in the record that follows, written at `seq`; `spent` is what `spent_after` said of
         it just now.
         """
+        if record.time > self.newest_time:
+            self.newest_time = record.time
         if isinstance(record, CallStarted):
             self._take_start(record, seq)
         elif isinstance(record, CallFinished):
@@ -159,8 +172,17 @@ class RunFold:
             self._note_artifacts(record)
             if _is_counted(record):
                 self._count(record, spent, began=True)
+        elif not isinstance(record, TaintPassed | TaintCleared):
+            self._take_approval(record, seq)
         if self.ledger is not None:
             self.ledger.take(record, seq)
+
+    def _take_approval(self, record: ApprovalRecord, seq: int) -> None:
+        if self.approvals is None:
+            from bundle_router.core.records.approval_fold import ApprovalFold  # few runs have any
+
+            self.approvals = ApprovalFold()
+        self.approvals.take(record, seq, self._budgets)
 
     def _take_decision(self, made: DecisionLine) -> _Branch:
         """Open a decision in its branch, in place of the one before it."""
@@ -188,6 +210,8 @@ class RunFold:
         self.open_calls.add(record.call_id)
         self._note_effect(record.decision_id, CallEffect(record.bundle, record.name))
         self._count_begin(record.decision_id)
+        if record.approvals and self.approvals is not None:
+            self.approvals.take_start(record)
         if record.key:
             self._calls[record.key] = KeyedCall(
                 seq,

@@ -16,18 +16,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, get_args
 
 from bundle_router.core.records.call_records import (
     CallFinished,
     CallStarted,
     Record,
     RequestPassed,
+    SubRunOpened,
     TaintCleared,
     TaintPassed,
 )
 from bundle_router.core.records.decision_record import DecisionRecord
 from bundle_router.core.values.doubt import Certainty
+
+if TYPE_CHECKING:
+    from bundle_router.core.records.approval_records import ApprovalRecord
 
 T_co = TypeVar("T_co", covariant=True)
 EntryKind = Literal["step", "call", "sub-run"]
@@ -157,16 +161,20 @@ def mark_of_call(outcome: str | None) -> Mark | None:
 
 
 def record_entries(records: Iterable[Record]) -> list[OutlineEntry[Record]]:
-    """Return the entries of a run's records: decisions, ended calls and requests, and calls without
-    an end.
+    """Return the entries of a run's records: decisions, ended calls and requests, calls without an
+    end, and what was said of held calls, each under the decision of its question.
     """
     listed = list(records)
     ended_ids = {record.call_id for record in listed if isinstance(record, CallFinished)}
-    entries = (_record_entry(record, ended_ids) for record in listed)
-    return [entry for entry in entries if entry is not None]
+    asked_under: dict[str, str] = {}
+    entries = [_record_entry(record, ended_ids, asked_under) for record in listed]
+    return list(filter(None, entries))
 
 
-def _record_entry(record: Record, ended_ids: set[str]) -> OutlineEntry[Record] | None:
+def _record_entry(
+    record: Record, ended_ids: set[str], asked_under: dict[str, str]
+) -> OutlineEntry[Record] | None:
+    """`asked_under`: the decisions of the questions so far."""
     if isinstance(record, DecisionRecord):
         decision = record.decision
         mark: Mark | None = "doubt" if Certainty.of(decision).doubt else None
@@ -178,7 +186,17 @@ def _record_entry(record: Record, ended_ids: set[str]) -> OutlineEntry[Record] |
         return OutlineEntry("call", record, record.seq, record.time)
     if isinstance(record, CallStarted) and record.call_id not in ended_ids:
         return OutlineEntry("call", record, record.seq, record.time, record.decision_id)
-    return None
+    if isinstance(record, CallStarted | SubRunOpened):
+        return None
+    return _approval_entry(record, asked_under)
+
+
+def _approval_entry(record: ApprovalRecord, asked_under: dict[str, str]) -> OutlineEntry[Record]:
+    """Return the entry of what was said of a held call."""
+    decision_id = getattr(record, "decision_id", "") or asked_under.get(record.approval_id, "")
+    asked_under.setdefault(record.approval_id, decision_id)
+    mark: Mark | None = "denied" if record.type == "approval.refused" else None
+    return OutlineEntry("call", record, record.seq, record.time, decision_id, mark)
 
 
 def step_row_entry(row: Mapping[str, Any]) -> OutlineEntry[Mapping[str, Any]]:

@@ -37,7 +37,13 @@ def is_record_word(value: str) -> bool:
 
 @cache
 def _words() -> frozenset[str]:
+    from bundle_router.core.records.approval_records import APPROVAL_FORMS, APPROVAL_KINDS
+
     words = {*CODES, *FAILURES, *_OF_THE_CHAIN}
+    words.update(APPROVAL_KINDS)
+    for kind, form in APPROVAL_FORMS.items():
+        words.update(words_of(form()))
+        words.update(words_of(APPROVAL_KINDS[kind]))
     words.update(record.type for record in _RECORDS)
     words.update(words_of(decision_record.line_form()))
     for form in call_records.LINE_FORMS.values():

@@ -10,6 +10,14 @@ from importlib.resources import files
 from typing import Final
 
 from bundle_router.core.records import decision_record
+from bundle_router.core.records.approval_records import (
+    APPROVAL_FORMS,
+    ApprovalAsked,
+    ApprovalExpired,
+    ApprovalGranted,
+    ApprovalRefused,
+    ApprovalWithdrawn,
+)
 from bundle_router.core.records.call_records import (
     LINE_FORMS,
     CallFinished,
@@ -87,6 +95,19 @@ RECORDS: Final = (
         "A run that began below this one, whose calls count for their tree.",
         _line(LINE_FORMS[SubRunOpened.type]),
     ),
+    *[
+        WrittenRecord(type_, _CALLS, meaning, _line(APPROVAL_FORMS[type_]))
+        for type_, meaning in (
+            (
+                ApprovalAsked.type,
+                "A call that passed every check, and waits for somebody's word.",
+            ),
+            (ApprovalGranted.type, "Somebody granted a call that waits."),
+            (ApprovalRefused.type, "Somebody refused a call that waits, or took a grant back."),
+            (ApprovalWithdrawn.type, "The engine took a question back."),
+            (ApprovalExpired.type, "A question, or an unused grant, whose time is over."),
+        )
+    ],
     WrittenRecord(
         TaintPassed.type,
         _CALLS,

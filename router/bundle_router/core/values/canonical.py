@@ -159,6 +159,12 @@ def time_text(time_ns: int) -> str:
     return f"{_second(seconds)}.{ns // 1_000:06d}Z"
 
 
+def time_ns(text: str) -> int:
+    """Return the nanoseconds since 1970 of a time that `time_text` wrote."""
+    whole = datetime.fromisoformat(f"{text[:19]}+00:00")
+    return int(whole.timestamp()) * 1_000_000_000 + int(text[20:26]) * 1_000
+
+
 def digest(data: str | bytes) -> str:
     """Return `sha256:<64 hex digits>` of the text (as UTF-8) or bytes."""
     return (

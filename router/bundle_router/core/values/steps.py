@@ -221,6 +221,10 @@ class Step(StepInput):
     """`checked`, for a sub-agent: what it has seen is not passed to its parent, which gets its
     answer through `Router.hand_back` alone. All steps of its run say so.
     """
+    approvals: Literal["ask", "refuse"] = "ask"
+    """What becomes of a call that would wait for somebody's word: `refuse` where nobody is there to
+    answer.
+    """
 
     @field_validator("run_id", "parent_run_id")
     @classmethod

@@ -39,9 +39,13 @@ def approval_in_code(subject: Subject) -> Iterator[LintFinding]:
     catalog = subject.catalog
     for entry in subject.resolved.written.approvals:
         for bundle in catalog.bundles.values():
-            held = [tool for tool in bundle.tools if entry.value in catalog.approvals_of(tool)]
-            if held and MODES[bundle.mode].by_program:
-                message = f"programs call {held[0]!r} of {bundle.id!r}, and one that waits ends"
+            held_tools = [
+                tool for tool in bundle.tools if entry.value in catalog.approvals_of(tool)
+            ]
+            if held_tools and MODES[bundle.mode].by_program:
+                message = (
+                    f"programs call {held_tools[0]!r} of {bundle.id!r}, and one that waits ends"
+                )
                 hint = "show it directly, or have programs called with a key and run again"
                 yield LintFinding(entry, message, hint, ("calls",))
                 break
@@ -71,11 +75,11 @@ def unknown_places(catalog: Catalog, rows: Rows, schemas: Schemas) -> Iterator[L
         tools = [tool for tool in schemas if entry.value in catalog.approvals_of(tool)]
         for index, condition in enumerate(entry.value.unless):
             for tool in tools:
-                known = _properties(schemas[tool])
+                properties = _properties(schemas[tool])
                 first = _first_part(condition)
-                if known and first not in known:
+                if properties and first not in properties:
                     message = f"{tool!r} has no argument {first!r}: it always waits"
-                    hint = Suggester().did_you_mean(first, known)
+                    hint = Suggester().did_you_mean(first, properties)
                     yield LintFinding(entry, message, hint, ("unless", index, "at"))
                     break
 

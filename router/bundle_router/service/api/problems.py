@@ -7,13 +7,16 @@ from typing import Final
 from pydantic import ValidationError
 
 from bundle_router.errors import (
+    ApprovalChanged,
     CorruptRun,
     KeyConflict,
+    NotAnApprover,
     NotInstalled,
     RequestError,
     RouterError,
     RunBusy,
     StorageError,
+    UnknownApproval,
     UnknownArtifact,
     UnknownRun,
     shorten,
@@ -63,6 +66,9 @@ def problem_of(error: RouterError) -> Refusal:
 _KINDS: Final[tuple[tuple[type[RouterError], int, str], ...]] = (
     (UnknownRun, 404, "unknown_run"),
     (UnknownArtifact, 404, "unknown_artifact"),
+    (UnknownApproval, 404, "unknown_approval"),
+    (ApprovalChanged, 409, "approval_changed"),
+    (NotAnApprover, 403, "not_an_approver"),
     (KeyConflict, 422, "key_conflict"),
     (RequestError, 400, "refused"),
     (RunBusy, 503, "run_busy"),

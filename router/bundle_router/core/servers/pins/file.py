@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from bundle_router.core.servers.admission.admitted import DefinitionLimits, beyond_bounds
 from bundle_router.core.servers.admission.identity import VolatileError, identity, volatile_paths
-from bundle_router.core.servers.pins.reviewed import Approval, Origin, Pin, Pins
+from bundle_router.core.servers.pins.reviewed import Origin, Pin, PinReview, Pins
 from bundle_router.core.values import SERVER_NAME, TOOL_NAME, Frozen
 from bundle_router.core.values.canonical import encode
 from bundle_router.errors import CorruptPins
@@ -123,7 +123,7 @@ def _check_pin(row: _WrittenPin, written: _WrittenPins, name: str) -> Pin:
         raise _corrupt_pins(name, f"the text of {row.tool!r} is not what its digest was made of")
     approval = None
     if row.approved is not None:
-        approval = Approval(row.approved.at, row.approved.by)
+        approval = PinReview(row.approved.at, row.approved.by)
     definition = encode(row.definition)
     return Pin(row.tool, row.sha256, definition, row.tokens, row.counted, approval)
 

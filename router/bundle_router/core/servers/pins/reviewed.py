@@ -47,7 +47,7 @@ def origin_of(server: Server) -> Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class PinReview:
     """Who approved a definition, and when."""
 
     at: str
@@ -67,7 +67,7 @@ class Pin:
     tokens: int
     counted: bool = True
     """False where `tokens` is estimated from the length."""
-    approval: Approval | None = field(default=None, compare=False)
+    approval: PinReview | None = field(default=None, compare=False)
     """None in files of earlier versions."""
 
 
@@ -115,7 +115,7 @@ def approve(
     admitted: Admitted,
     previous: Pins | None = None,
     only: Collection[str] | None = None,
-    approval: Approval | None = None,
+    approval: PinReview | None = None,
 ) -> Pins:
     """Return pins that record the present definitions as reviewed.
 
@@ -156,7 +156,7 @@ def approve(
     return replace(fresh, pins=tuple(sorted((*unchanged, *approved), key=lambda pin: pin.tool)))
 
 
-def _pin(tool: AdmittedTool, previous: Pins | None, approval: Approval | None) -> Pin:
+def _pin(tool: AdmittedTool, previous: Pins | None, approval: PinReview | None) -> Pin:
     """Return the pin of a definition; one that was approved before keeps that approval."""
     card = tool.card
     pins_before = previous.pins if previous is not None else ()
