@@ -7,14 +7,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 from bundle_router.core.catalog import (
     ActivationSettings,
     AnswerForm,
+    ApprovalRow,
     Bundle,
     CallLimits,
     Catalog,
+    Condition,
     Fallback,
     LogSettings,
     ModelSettings,
@@ -24,6 +27,7 @@ from bundle_router.core.catalog import (
     SearchSettings,
     Server,
     Settings,
+    StandingBounds,
     TaintStatement,
 )
 from bundle_router.core.catalog.name_classes import name_classes
@@ -488,3 +492,62 @@ def test_more_sets_of_taints_than_are_compared_count_as_a_widening() -> None:
     assert (diff.complete, diff.widens) == (False, True)
     few = with_rows(*rows[:6])
     assert privilege_diff(few, few).complete
+
+
+# --- calls that wait for somebody's word ----------------------------------------------------------
+
+HELD = ApprovalRow(
+    "transfers",
+    calls=("tool:bank.transfer",),
+    unless=(Condition("/amount", at_most=500), Condition("/currency", is_="EUR")),
+    persons=2,
+)
+
+
+def kinds_of(before: Iterable[ApprovalRow], after: Iterable[ApprovalRow]) -> set[str]:
+    def of(rows: Iterable[ApprovalRow]) -> Catalog:
+        return small_catalog({"bank": ["bank.transfer", "bank.balance"]}, approvals=rows)
+
+    rows = privilege_diff(of(before), of(after)).rows
+    assert all(row.subject.startswith("approvals.transfers") for row in rows)
+    return {row.kind for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        ({"persons": 1}, {"widening"}),
+        ({"persons": 3}, {"narrowing"}),
+        ({"unless": (Condition("/amount", at_most=900), HELD.unless[1])}, {"widening"}),
+        ({"unless": (Condition("/amount", at_most=100), HELD.unless[1])}, {"narrowing"}),
+        ({"unless": HELD.unless[:1]}, {"widening"}),
+        ({"unless": (*HELD.unless, Condition("/to", in_=("a",)))}, {"narrowing"}),
+        ({"unless": ()}, {"narrowing"}),
+        ({"unless": (HELD.unless[0], *HELD.unless)}, {"widening", "narrowing"}),
+        (
+            {"unless": (HELD.unless[0], Condition("/currency", is_="USD"))},
+            {"widening", "narrowing"},
+        ),
+        ({"calls": ("tool:bank.*",)}, {"narrowing"}),
+        ({"calls": ("tool:bank.balance",)}, {"widening", "narrowing"}),
+        ({"role": ("clerk",)}, {"widening"}),
+        ({"approvers": ("role:lead",)}, {"widening", "narrowing"}),
+        ({"answer_within_s": 1.0}, {"narrowing"}),
+        ({"use_within_s": 1e6}, {"widening"}),
+        ({"standing": StandingBounds(5, 60.0)}, {"widening"}),
+        ({"enforce": False}, {"widening"}),
+        ({"message": "look"}, {"neutral"}),
+    ],
+)
+def test_an_edit_of_what_waits_is_wider_or_narrower(
+    change: dict[str, Any], kinds: set[str]
+) -> None:
+    edited_row = replace(HELD, **change)
+    assert kinds_of([HELD], [edited_row]) == kinds
+    swapped = {"widening": "narrowing", "narrowing": "widening"}
+    assert kinds_of([edited_row], [HELD]) == {swapped.get(kind, kind) for kind in kinds}
+
+
+def test_a_row_that_is_gone_is_a_widening() -> None:
+    assert kinds_of([HELD], []) == {"widening"}
+    assert kinds_of([], [HELD]) == {"narrowing"}

@@ -13,7 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final, Literal
 
-from bundle_router.core.catalog import AnswerForm, Bundle, Catalog, Server, canonical_value
+from bundle_router.core.catalog import (
+    AnswerForm,
+    ApprovalRow,
+    Bundle,
+    Catalog,
+    Condition,
+    Server,
+    StandingBounds,
+    canonical_value,
+)
+from bundle_router.core.catalog.step_address import PARTS
 from bundle_router.core.exposure.placing import mode_of
 from bundle_router.core.values import BinaryRule
 from bundle_router.core.values.canonical import encode
@@ -108,6 +118,24 @@ _BUNDLE: Final[Mapping[str, Wider]] = {
     "skill": "neutral",
     "max_tokens": "neutral",
 }
+_APPROVAL: Final[Mapping[str, Wider]] = {
+    "calls": "loss",
+    "persons": "less",
+    "answer_within_s": "more",
+    "use_within_s": "more",
+    "message": "neutral",
+    "enforce": ("true", "false"),
+}
+"""Of a row of approvals: its address, `unless`, `approvers` and `standing` have rules of their own.
+"""
+_CONDITION: Final[Mapping[str, Wider]] = {
+    "at_most": "more",
+    "at_least": "less",
+    "in": "gain",
+    "host_in": "gain",
+    "domain_in": "gain",
+}
+"""Which operands of a condition hold for more arguments."""
 """Keys that are not listed are compared address by address, or follow from these."""
 
 
@@ -120,6 +148,7 @@ def differences_everywhere(
     yield from _settings(old, new, by_place)
     yield from _local(old, new, by_place)
     yield from _taints(old, new, by_place)
+    yield from _approvals(old, new, by_place)
     for id_ in sorted(old.bundles.keys() & new.bundles.keys()):
         edit = by_place.get(("bundle", id_))
         yield from _bundle(old, new, old.bundles[id_], new.bundles[id_], (edit,) if edit else ())
@@ -327,6 +356,115 @@ def _definitions(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[Priv
                 servers=(server,),
                 edits=_edits(by_place, "server", server),
                 note=change,
+            )
+
+
+# --- calls that wait for somebody's word ----------------------------------------------------------
+
+
+def _approvals(old: Catalog, new: Catalog, by_place: _Places) -> Iterator[PrivilegeRow]:
+    """Yield a row for each difference of what has to wait. A row that is gone is a widening."""
+    old_rows = {row.name: row for row in old.approvals}
+    new_rows = {row.name: row for row in new.approvals}
+    for name in sorted({*old_rows, *new_rows}):
+        edits = _edits(by_place, "approval", name)
+        old_row = old_rows.get(name)
+        new_row = new_rows.get(name)
+        path = f"approvals.{name}"
+        if old_row is not None and new_row is not None:
+            yield from _approval(path, old_row, new_row, edits)
+            continue
+        kind: Kind = "widening" if new_row is None else "narrowing"
+        yield PrivilegeRow(
+            kind,
+            "holds everywhere",
+            path,
+            before=_calls_words(old_row),
+            after=_calls_words(new_row),
+            edits=edits,
+        )
+
+
+def _calls_words(row: ApprovalRow | None) -> str:
+    if row is None:
+        return ""
+    return f"{', '.join(row.calls)} {'wait' if row.enforce else 'would wait'}"
+
+
+def _approval(
+    path: str, old_row: ApprovalRow, new_row: ApprovalRow, edits: _Edits
+) -> Iterator[PrivilegeRow]:
+    for name, wider in _APPROVAL.items():
+        values = getattr(old_row, name), getattr(new_row, name)
+        yield from _compare(f"{path}.{name}", *values, wider, edits)
+    for part, old_names, new_names in zip(PARTS, old_row.patterns, new_row.patterns, strict=True):
+        yield from _compare(
+            f"{path}.{part.name}", old_names or ("*",), new_names or ("*",), "loss", edits
+        )
+    yield from _approvers(f"{path}.approvers", old_row.approvers, new_row.approvers, edits)
+    yield from _conditions(f"{path}.unless", old_row.unless, new_row.unless, edits)
+    yield from _standing(f"{path}.standing", old_row.standing, new_row.standing, edits)
+
+
+def _approvers(
+    path: str, old_row: tuple[str, ...] | None, new_row: tuple[str, ...] | None, edits: _Edits
+) -> Iterator[PrivilegeRow]:
+    """Yield the change of who may answer; whoever has the scope, and a list, can't be compared."""
+    wider: Wider = "replace" if old_row is None or new_row is None else "gain"
+    yield from _compare(path, old_row, new_row, wider, edits)
+
+
+def _standing(
+    path: str, old_row: StandingBounds | None, new_row: StandingBounds | None, edits: _Edits
+) -> Iterator[PrivilegeRow]:
+    if old_row == new_row:
+        return
+    if old_row is None or new_row is None:
+        words = ["" if bounds is None else f"{bounds.calls} calls" for bounds in (old_row, new_row)]
+        yield from _one_sided(path, words[0], words[1], edits)
+        return
+    yield from _compare(f"{path}.calls", old_row.calls, new_row.calls, "more", edits)
+    yield from _compare(f"{path}.within_s", old_row.within_s, new_row.within_s, "more", edits)
+    yield from _conditions(f"{path}.where", old_row.where, new_row.where, edits)
+
+
+def _condition_words(conditions: tuple[Condition, ...]) -> str:
+    return ", ".join(f"{condition.at} {condition.words}" for condition in conditions)
+
+
+def _conditions(
+    path: str,
+    old_row: tuple[Condition, ...],
+    new_row: tuple[Condition, ...],
+    edits: _Edits,
+) -> Iterator[PrivilegeRow]:
+    """Yield the change of conditions that all have to hold: one less, or one that holds for more,
+    is wider. For no condition at all nothing is exempt, or nothing more is asked of a grant.
+    """
+    if path.endswith("unless") and bool(old_row) != bool(new_row):
+        yield from _one_sided(path, _condition_words(old_row), _condition_words(new_row), edits)
+        return
+    old_by_place = {(condition.at, condition.operator): condition for condition in old_row}
+    new_by_place = {(condition.at, condition.operator): condition for condition in new_row}
+    if len(old_by_place) < len(old_row) or len(new_by_place) < len(new_row):
+        words = _condition_words(old_row), _condition_words(new_row)
+        yield from _compare(path, *words, "replace", edits)  # two of one place can't be compared
+        return
+    for place in sorted(old_by_place.keys() | new_by_place.keys()):
+        old_one = old_by_place.get(place)
+        new_one = new_by_place.get(place)
+        if old_one is not None and new_one is not None:
+            wider = _CONDITION.get(place[1], "replace")
+            subject = f"{path}.{place[0]} {place[1]}"
+            yield from _compare(subject, old_one.operand, new_one.operand, wider, edits)
+        elif new_one is None:
+            text = "" if old_one is None else old_one.words
+            subject = f"{path}.{place[0]}"
+            yield PrivilegeRow("widening", "holds everywhere", subject, before=text, edits=edits)
+        else:
+            subject = f"{path}.{place[0]}"
+            yield PrivilegeRow(
+                "narrowing", "holds everywhere", subject, after=new_one.words, edits=edits
             )
 
 
