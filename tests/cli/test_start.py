@@ -75,7 +75,7 @@ def test_a_cold_route_loads_no_tool_and_no_heavy_library(tmp_path: Path) -> None
 def test_modules_for_others_are_found_from_the_package() -> None:
     script = (
         "import bundle_router\n"
-        "assert len(bundle_router.__all__) == 9, bundle_router.__all__\n"
+        "assert len(bundle_router.__all__) == 10, bundle_router.__all__\n"
         "assert not hasattr(bundle_router, 'LocalTool')\n"
         "assert bundle_router.tool.LocalTool and bundle_router.errors.NotInstalled\n"
         "assert bundle_router.service.serve_mcp and bundle_router.testing"

@@ -30,6 +30,10 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "explain": ("explain", "say why a tool or bundle is, or is not, shown at a step"),
     "tools": ("tools", "list the tools that a run's current decision shows, and what they cost"),
     "call": ("call", "call a tool that a run's current decision shows"),
+    "approvals": (
+        "answering",
+        "list and show calls that wait for somebody's word; grant, refuse or withdraw them",
+    ),
     "runs": (
         "runs",
         "list, search, show, count, verify, export, import, index, publish or prune runs; print the"

@@ -164,12 +164,12 @@ class CallAdmission:
         hold.refuse_other_call()
         if refusal is not None and not (_is_repeated(refusal) and hold.is_granted()):
             return self._refuse(refusal, attempt, wait_s)
-        held = hold.judge(wait_s)
-        if held is None or isinstance(held, WaitingCall):
-            return held
-        if isinstance(held, Permission):
-            return self._begin(attempt, wait_s, held)
-        return self._refuse(held, attempt, wait_s)
+        outcome = hold.judge(wait_s)
+        if outcome is None or isinstance(outcome, WaitingCall):
+            return outcome
+        if isinstance(outcome, Permission):
+            return self._begin(attempt, wait_s, outcome)
+        return self._refuse(outcome, attempt, wait_s)
 
     # --- its key ----------------------------------------------------------------------------------
 

@@ -767,7 +767,7 @@ class Engine:
 
         now = chain_now(run, self.ports.clock)
         with run.lock:
-            return any(not held.is_past(now) for held in run.fold.approvals.open.values())
+            return any(not question.is_past(now) for question in run.fold.approvals.open.values())
 
     def expire_questions(self, run_id: str) -> None:
         """Have the questions of a run that is closed expire. Blocks."""

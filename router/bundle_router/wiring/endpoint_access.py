@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bundle_router.core.catalog.settings import IssuerSettings
     from bundle_router.core.exposure.placements import Toolset
     from bundle_router.core.servers.transport.pass_through import ServerReply
+    from bundle_router.core.values.approvals import Approval
+    from bundle_router.engine.answers import Answers
     from bundle_router.engine.results import Result
     from bundle_router.wiring.opening import Opening
 
@@ -123,6 +125,16 @@ class EndpointAccess:
             return True
         finally:
             engine.closed_runs.pop(run_id, None)
+
+    async def answer(
+        self, approval_id: str, answer: Callable[[Answers, float], Approval]
+    ) -> Approval:
+        """Have a question about a held call answered by somebody who is named. Raises as
+        `Router.grant` does.
+        """
+        from bundle_router.engine.answers import run_of
+
+        return await self._engines.of(run_of(approval_id)).answer(approval_id, answer)
 
     async def is_current(self, run_id: str) -> bool:
         """Return whether the run's decision fits the present config and state of the servers.
