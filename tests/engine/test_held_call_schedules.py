@@ -23,7 +23,8 @@ LONG: Final = bool(os.environ.get("BUNDLE_ROUTER_LONG"))
 SEED: Final = os.environ.get("BUNDLE_ROUTER_SEED")
 SEEDS: Final = [int(SEED)] if SEED else range(10_000 if LONG else 40)
 STEPS: Final = 45
-CATALOGS: Final = (bank(row(persons=1)), bank(row(persons=2)))
+BOUNDS: Final = {"answer_within_s": 200.0, "use_within_s": 60.0}
+CATALOGS: Final = (bank(row(persons=1, **BOUNDS)), bank(row(persons=2, **BOUNDS)))
 PERSONS: Final = ("ann", "lead", "chief")
 AMOUNTS: Final = (700, 800)
 KEYS: Final = ("", "", "a", "b")
@@ -52,7 +53,7 @@ class Schedule:
         for _ in range(STEPS):
             move = self._dice.choices(
                 (self._call, self._answer, self._wait, self._route, self._edit, self._crash),
-                (40, 35, 8, 8, 5, 4),
+                (38, 34, 12, 7, 5, 4),
             )[0]
             await move()
         for worker in self._workers:
@@ -91,7 +92,7 @@ class Schedule:
                 await worker.grant(id_, by=by)
 
     async def _wait(self) -> None:
-        seconds = self._dice.choice((1.0, 60.0, 3_700.0, 90_000.0))
+        seconds = self._dice.choice((1.0, 20.0, 50.0, 90.0))
         for worker in self._workers:
             worker.fakes.clock.advance(seconds)
 

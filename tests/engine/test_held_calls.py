@@ -275,6 +275,15 @@ def test_three_refusals_of_a_tool_at_a_place_refuse_it_there() -> None:
     assert desk.call({**EUR, "amount": 704}).outcome == "awaiting_approval"
 
 
+def test_what_was_refused_at_one_place_is_asked_for_at_another() -> None:
+    desk = Desk().begin()
+    desk.router.refuse_sync(desk.id_of(desk.call()), by="lead")
+    desk.begin(STEP.model_copy(update={"step": "report"}))
+    assert desk.call().outcome == "awaiting_approval"
+    desk.begin()
+    assert desk.call().code == "approval_refused"
+
+
 def test_a_grant_may_be_taken_back_before_its_use_and_not_after_its_end() -> None:
     desk = Desk().begin()
     id_ = desk.id_of(desk.call())
