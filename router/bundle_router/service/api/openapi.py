@@ -31,6 +31,7 @@ from bundle_router.core.values import (
     StepPolicy,
     WouldRefuse,
 )
+from bundle_router.core.values.approvals import Approval, RequiredRow
 from bundle_router.core.values.artifacts import Artifact
 from bundle_router.core.values.evidence import Evidence
 from bundle_router.core.values.steps import MAX_LABEL, MAX_LABEL_TEXT
@@ -92,12 +93,18 @@ _ETAG: Final = _parameter(
 
 
 _DESCRIBED: Final = (
+    Approval,
+    RequiredRow,
     *(RouteBody, CallBody, MissedBody, StepPolicy, FieldProblem, Problem9457),
     *(Decision, Chosen, LeftOut, WouldRefuse, Candidate, ModelUse, SearchUse, Evidence, Exposure),
     *(Activation, Entry, AskedTool, Result, Artifact, RunEnd, Writer),
     *(Toolset, ActiveTool, DeferredTool, SkillText),
 )
 """The values whose fields have a description below them."""
+
+
+_SELDOM: Final = frozenset(("approval", "held"))
+"""Fields that an answer has only where they say something."""
 
 
 @cache
@@ -153,7 +160,7 @@ def _schemas() -> Json:
     for kind in _DESCRIBED:
         _describe(kind, schemas[kind.__name__]["properties"])
     for name in ("Decision", "Result", "Toolset"):
-        schemas[name]["required"] = sorted(schemas[name]["properties"])
+        schemas[name]["required"] = sorted(schemas[name]["properties"].keys() - _SELDOM)
     return _keep_reachable(schemas)
 
 
