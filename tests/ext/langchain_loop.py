@@ -18,10 +18,12 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolM
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Send
+from langgraph.types import Command, Send
 from langsmith import tracing_context
 
 from tests.ext.scenario import (
+    HELD,
+    HELD_TURNS,
     SAME_ID_TURNS,
     SUB_TURNS,
     TURNS,
@@ -135,6 +137,46 @@ async def run_with_one_id(folder: Path, notebook: Notebook, *, dies_at: int | No
             there = await agent.aget_state(THREAD)
             with suppress(ConnectionError):
                 await agent.ainvoke(None if there.next else SAID, THREAD)
+
+
+def run_held(
+    folder: Path, notebook: Notebook, saver: Any, *, defers: bool = True, resumes: bool = False
+) -> Any:
+    """Have an agent ask for a held call, or go on with it; return the state that it ends with."""
+    with opened(folder, notebook, HELD) as router:
+        agent: Any = create_agent(
+            played(HELD_TURNS, Seen()),
+            middleware=[RoutedTools(router, step(), defer_approvals=defers)],
+            checkpointer=saver,
+        )
+        return agent.invoke(Command(resume=True) if resumes else SAID, THREAD)
+
+
+async def run_held_in_parallel(folder: Path, notebook: Notebook, saver: Any) -> Seen:
+    """Have an agent ask for two held calls in one turn, of which "two" is granted and the other one
+    refused, and go on with the framework's answers exchanged. Returns what the model saw.
+    """
+    seen = Seen()
+    turns: Turns = (
+        (Asked("p1", "notes__add", {"text": "one"}), Asked("p2", "notes__add", {"text": "two"})),
+    )
+    async with opened(folder, notebook, HELD) as router:
+        agent: Any = create_agent(
+            played(turns, seen),
+            middleware=[RoutedTools(router, step(), defer_approvals=True)],
+            checkpointer=saver,
+        )
+        interrupts = (await agent.ainvoke(SAID, THREAD))["__interrupt__"]
+        for each in interrupts:
+            question = await router.approval(each.value["id"])
+            if "two" in question.arguments:
+                await router.grant(question.id, by="lead", binding=question.binding)
+            else:
+                await router.refuse(question.id, by="lead", reason="not that one")
+        one, two = interrupts
+        answers = {one.id: two.value, two.id: one.value}
+        await agent.ainvoke(Command(resume=answers), THREAD)
+    return seen
 
 
 def converse(folder: Path, *texts: str) -> None:

@@ -29,7 +29,17 @@ from openai.types.responses import (
     ResponseOutputText,
 )
 
-from tests.ext.scenario import SUB_TURNS, TURNS, Asked, Notebook, Seen, opened, step, sub_step
+from tests.ext.scenario import (
+    HELD,
+    SUB_TURNS,
+    TURNS,
+    Asked,
+    Notebook,
+    Seen,
+    opened,
+    step,
+    sub_step,
+)
 
 set_tracing_disabled(True)
 Turns = tuple[tuple[Asked, ...], ...]
@@ -121,3 +131,14 @@ async def play_unknown_name(folder: Path, seen: Seen) -> Any:
     async with opened(folder, Notebook()) as router:
         agent = RoutedAgent(name="routed", model=Played(turns, seen), router=router, step=step())
         return await agent.run("go", run_config=RunConfig(workflow_name="mine"), max_turns=3)
+
+
+async def play_held(folder: Path, notebook: Notebook, call_id: str) -> str:
+    """Ask for a held call under an id of the model's own, and return what the model is told."""
+    seen = Seen()
+    turns: Turns = ((Asked(call_id, "notes__add", {"text": "held"}),),)
+    async with opened(folder, notebook, HELD) as router:
+        held_step = step(key="write-1")
+        agent = RoutedAgent(name="writer", model=Played(turns, seen), router=router, step=held_step)
+        await agent.run("write")
+    return seen.results[call_id]

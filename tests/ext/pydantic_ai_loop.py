@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from bundle_router import Router
 from bundle_router.ext.pydantic_ai import RoutedToolset
-from pydantic_ai import Agent
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
+    ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
     TextPart,
@@ -21,6 +24,8 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from tests.ext.scenario import (
+    HELD,
+    HELD_TURNS,
     SAME_ID_TURNS,
     SUB_TURNS,
     TURNS,
@@ -89,6 +94,32 @@ async def run_with_one_id(folder: Path, notebook: Notebook, *, dies_at: int | No
             )
             with suppress(ConnectionError):
                 await agent.run("write", run_id="agent-run-1")
+
+
+async def run_until_held(folder: Path, notebook: Notebook, *, defers: bool = True) -> Any:
+    """Have an agent ask for a held call; return the result of its run."""
+    async with opened(folder, notebook, HELD) as router:
+        return await _held_agent(router, defers).run("write")
+
+
+async def go_on(folder: Path, notebook: Notebook, history: bytes, *, approved: bool) -> Any:
+    """Go on from a history with what somebody said of its held call, and return what the agent
+    says at the end, or asks.
+    """
+    said = DeferredToolResults(approvals={"h1": approved})
+    messages = ModelMessagesTypeAdapter.validate_json(history)
+    async with opened(folder, notebook, HELD) as router:
+        agent = _held_agent(router, defers=True)
+        result = await agent.run(message_history=messages, deferred_tool_results=said)
+        return result.output
+
+
+def _held_agent(router: Router, defers: bool) -> Agent[None, str | DeferredToolRequests]:
+    return Agent(
+        played(HELD_TURNS, Seen()),
+        output_type=[str, DeferredToolRequests],
+        toolsets=[RoutedToolset(router, step=step(), defer_approvals=defers)],
+    )
 
 
 async def search_itself(folder: Path, seen: Seen) -> str:

@@ -147,10 +147,19 @@ def picture() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def opened(folder: Path, notebook: Notebook) -> Router:
-    """Return a router over a folder: another worker each time."""
+HELD: Final = """
+[[approvals]]
+name = "somebody reads a note before it is added"
+calls = ["tool:notes.add"]
+"""
+"""A row of policy that holds the calls of a tool."""
+HELD_TURNS: Final[tuple[tuple[Asked, ...], ...]] = ((Asked("h1", "notes__add", {"text": "held"}),),)
+
+
+def opened(folder: Path, notebook: Notebook, policy: str = "") -> Router:
+    """Return a router over a folder: another worker each time. `policy`: further rows."""
     (folder / "config").mkdir(exist_ok=True)
-    for name, text in CONFIG.items():
+    for name, text in {**CONFIG, "policy": CONFIG["policy"] + policy}.items():
         (folder / "config" / f"{name}.toml").write_text(text, encoding="utf-8")
     return Router.open(
         folder / "config",

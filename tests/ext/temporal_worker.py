@@ -98,6 +98,36 @@ class TwoCalls:
         return [first.text, second.outcome, third.text]
 
 
+@workflow.defn
+class HeldCall:
+    """A call that waits for somebody's word: a signal wakes the workflow. Returns the outcomes."""
+
+    def __init__(self) -> None:
+        self.answered: list[str] = []
+        self.question = ""
+
+    @workflow.signal
+    def answer(self, approval_id: str) -> None:
+        self.answered.append(approval_id)
+
+    @workflow.update
+    async def asked(self) -> str:
+        """Return the question's id, once there is one."""
+        await workflow.wait_condition(lambda: bool(self.question))
+        return self.question
+
+    @workflow.run
+    async def run(self) -> list[str]:
+        decision = await route(scenario.step())
+        arguments = {"text": "held"}
+        results = [await call(decision, "notes.add", arguments)]
+        while (approval := results[-1].approval) is not None:
+            self.question = approval.id
+            await workflow.wait_condition(lambda: approval.id in self.answered)
+            results.append(await call(decision, "notes.add", arguments, approval=approval.id))
+        return [result.outcome for result in results]
+
+
 def servers(folder: Path) -> dict[str, Any]:
     """Tools whose effects are files, which outlive a worker."""
 

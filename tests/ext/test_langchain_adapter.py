@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ext.scenario import TURNS, Notebook, Seen, check, records
+from tests.ext.scenario import HELD, TURNS, Notebook, Seen, check, opened, records
 
 pytestmark = pytest.mark.skipif(
     find_spec("langchain") is None, reason="LangChain is not installed; the extra dev has it"
@@ -114,3 +114,43 @@ def test_an_id_counts_within_its_turn_only(tmp_path: Path, dies_at: int | None) 
     notebook = Notebook()
     asyncio.run(run_with_one_id(tmp_path, notebook, dies_at=dies_at))
     assert notebook.notes == ["again", "again", "again"]
+
+
+def test_a_held_call_interrupts_the_graph_and_runs_once_when_it_was_granted(tmp_path: Path) -> None:
+    """What counts is the router's record: to resume the graph runs nothing."""
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    from tests.ext.langchain_loop import run_held
+
+    notebook, saver = Notebook(), InMemorySaver()
+    (asked,) = run_held(tmp_path, notebook, saver)["__interrupt__"]
+    assert (asked.value["tool"], asked.value["state"]) == ("notes.add", "waiting")
+    (asked_again,) = run_held(tmp_path, notebook, saver, resumes=True)["__interrupt__"]
+    assert asked_again.value["id"] == asked.value["id"], "nobody granted it at the router"
+
+    with opened(tmp_path, notebook, HELD) as router:
+        router.grant_sync(asked.value["id"], by="lead", binding=asked.value["binding"])
+    state = run_held(tmp_path, notebook, saver, resumes=True)
+    assert state["messages"][-1].text == "done"
+    assert notebook.notes == ["held"]
+
+
+def test_two_held_calls_of_a_turn_each_get_their_own_answer(tmp_path: Path) -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    from tests.ext.langchain_loop import run_held_in_parallel
+
+    notebook = Notebook()
+    seen = asyncio.run(run_held_in_parallel(tmp_path, notebook, InMemorySaver()))
+    assert notebook.notes == ["two"]
+    assert "not that one" in seen.results["p1"]
+    assert seen.results["p2"] == "note 1"
+
+
+def test_a_model_is_told_of_a_held_call_where_approvals_are_not_deferred(tmp_path: Path) -> None:
+    from tests.ext.langchain_loop import run_held
+
+    notebook = Notebook()
+    messages = run_held(tmp_path, notebook, None, defers=False)["messages"]
+    assert "waits for approval" in messages[-2].text
+    assert notebook.notes == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ext.scenario import Notebook, Seen, check, records
+from tests.ext.scenario import HELD, Notebook, Seen, check, opened, records
 
 pytestmark = pytest.mark.skipif(
     find_spec("agents") is None,
@@ -50,6 +50,19 @@ def test_a_name_that_is_not_in_the_array_ends_the_run_of_a_plain_agent_and_not_o
     assert asyncio.run(play_unknown_name(tmp_path, seen)).final_output == "done"
     assert "no_such_tool" in seen.results["u1"]
     assert records(tmp_path)[-1]["via"] == "missed"
+
+
+def test_a_model_is_told_of_a_held_call_and_its_next_call_runs_it(tmp_path: Path) -> None:
+    from tests.ext.openai_agents_loop import play_held
+
+    notebook = Notebook()
+    told = asyncio.run(play_held(tmp_path, notebook, "h1"))
+    assert "waits for approval" in told
+    with opened(tmp_path, notebook, HELD) as router:
+        (question,) = router.approvals_sync("r")
+        router.grant_sync(question.id, by="lead", binding=question.binding)
+    assert asyncio.run(play_held(tmp_path, notebook, "h2")) == "note 1"
+    assert notebook.notes == ["held"]
 
 
 def test_an_agent_needs_a_router_and_a_step() -> None:

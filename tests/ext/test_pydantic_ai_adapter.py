@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ext.scenario import Notebook, Seen, check, records
+from tests.ext.scenario import HELD, Notebook, Seen, check, opened, records
 
 pytestmark = pytest.mark.skipif(
     find_spec("pydantic_ai") is None, reason="pydantic-ai is not installed; the extra dev has it"
@@ -73,3 +73,37 @@ def test_an_id_counts_within_its_turn_only(tmp_path: Path, dies_at: int | None) 
     notebook = Notebook()
     asyncio.run(run_with_one_id(tmp_path, notebook, dies_at=dies_at))
     assert notebook.notes == ["again", "again", "again"]
+
+
+def test_a_held_call_ends_the_run_and_runs_once_elsewhere_when_it_was_granted(
+    tmp_path: Path,
+) -> None:
+    """What counts is the router's record: the framework's own approval runs nothing."""
+    from tests.ext.pydantic_ai_loop import go_on, run_until_held
+
+    first_worker = Notebook()
+    result = asyncio.run(run_until_held(tmp_path, first_worker))
+    history = result.all_messages_json()
+    question = result.output.metadata["h1"]
+    assert (question["tool"], question["state"]) == ("notes.add", "waiting")
+
+    second_worker = Notebook()
+    asked_again = asyncio.run(go_on(tmp_path, second_worker, history, approved=True))
+    assert asked_again.metadata["h1"]["id"] == question["id"], "nobody granted it at the router"
+
+    with opened(tmp_path, second_worker, HELD) as router:
+        router.grant_sync(question["id"], by="lead", binding=question["binding"])
+    assert asyncio.run(go_on(tmp_path, second_worker, history, approved=True)) == "done"
+    assert (first_worker.notes, second_worker.notes) == ([], ["held"])
+    types = [record["type"] for record in records(tmp_path)]
+    assert types.count("approval.asked") == types.count("call.started") == 1
+
+
+def test_a_model_is_told_of_a_held_call_where_approvals_are_not_deferred(tmp_path: Path) -> None:
+    from tests.ext.pydantic_ai_loop import run_until_held
+
+    notebook = Notebook()
+    result = asyncio.run(run_until_held(tmp_path, notebook, defers=False))
+    assert result.output == "done"
+    assert "waits for approval" in result.all_messages_json().decode()
+    assert notebook.notes == []

@@ -18,14 +18,16 @@ import pytest
 
 pytest.importorskip("temporalio", reason="temporalio is not installed; the extra dev has it")
 
+from bundle_router import Router
 from bundle_router.ext.temporal import activities
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from tests.ext.scenario import Notebook, Seen, check, opened, records, step
+from tests.ext.scenario import HELD, Notebook, Seen, check, opened, records, step
 from tests.ext.temporal_server import PROGRAM, dev_server
-from tests.ext.temporal_worker import QUEUE, TwoCalls, WholeLoop
+from tests.ext.temporal_worker import QUEUE, HeldCall, TwoCalls, WholeLoop
 
 ROOT = Path(__file__).parents[2]
 SERVER = os.environ.get("BUNDLE_ROUTER_TEST_POSTGRESQL", "").replace(
@@ -56,6 +58,35 @@ def test_a_whole_loop(tmp_path: Path) -> None:
     made = asyncio.run(main())
     check(Seen(**made["seen"]), Seen(**made["sub"]), notebook, tmp_path)
     assert (tmp_path / "runs" / "r" / "run.json").is_file()
+
+
+@needs_server
+def test_a_held_call_waits_for_a_signal_and_goes_on_at_another_worker(tmp_path: Path) -> None:
+    notebooks = [Notebook(), Notebook()]
+
+    async def main() -> list[str]:
+        async with dev_server() as client:
+            async with opened(tmp_path, notebooks[0], HELD) as router, _worker_of(client, router):
+                handle = await client.start_workflow(HeldCall.run, id="held-1", task_queue=QUEUE)
+                approval_id = await handle.execute_update(HeldCall.asked)
+            async with opened(tmp_path, notebooks[1], HELD) as router, _worker_of(client, router):
+                await router.grant(approval_id, by="lead")
+                await handle.signal(HeldCall.answer, approval_id)
+                return await handle.result()
+
+    assert asyncio.run(main()) == ["awaiting_approval", "ok"]
+    assert [notebook.notes for notebook in notebooks] == [[], ["held"]]
+
+
+def _worker_of(client: Client, router: Router) -> Worker:
+    return Worker(
+        client,
+        task_queue=QUEUE,
+        workflows=[HeldCall],
+        activities=activities(router),
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        max_cached_workflows=0,
+    )
 
 
 @needs_server

@@ -10,6 +10,10 @@ from the checkpoint before it, which `durability="sync"` has on disk before the 
 that a graph runs side by side are branches of the run. `invoke` and `ainvoke` both work. Routing is
 a node of the graph, entered once per agent: to hooks around the model a new input looks like a
 resumed one (both may end with a person's message), and a thread's state keeps its last decision.
+
+With `defer_approvals=True`, a call that waits for somebody's word (`[[approvals]]`) interrupts the
+graph with the question, which needs a checkpointer. Who answered it with `router.grant` or
+`router.refuse` goes on, in any process, with `agent.invoke(Command(resume=True), config)`.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ with needs_extra("the adapter for LangChain", "langchain"):
     from langchain_core.messages import AIMessage, SystemMessage, ToolCall, ToolMessage
     from langgraph.prebuilt.tool_node import ToolCallRequest
     from langgraph.runtime import Runtime
-    from langgraph.types import Command
+    from langgraph.types import Command, interrupt
     from langsmith.utils import tracing_is_enabled
 
 
@@ -53,16 +57,20 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
     """Gives an agent the tools of a step, in addition to its own.
 
     `step` is the step to route, or a function that returns it from the agent's state and the
-    graph's runtime.
+    graph's runtime. `defer_approvals`: a held call interrupts the graph; otherwise the model is
+    told that it waits.
     """
 
     state_schema = RoutedState
 
-    def __init__(self, router: Router, step: Step | StepOf) -> None:
+    def __init__(
+        self, router: Router, step: Step | StepOf, *, defer_approvals: bool = False
+    ) -> None:
         super().__init__()
         check_parts(router, step)
         self._router = router
         self._step = step
+        self._defer_approvals = defer_approvals
         # An agent's list is cached while it runs; a dropped one, or another process's, is requested
         # again.
         self._opened = lru_cache(500)(partial(StepTools, router))
@@ -98,6 +106,9 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         call = request.tool_call
         turn = _turn_of(call, request.state)
         result = tools.call_sync(call["name"], call["args"], call["id"] or "", turn)
+        while result.approval is not None and self._defer_approvals:
+            interrupt(result.approval.to_json())  # raises, until the graph goes on
+            result = tools.call_sync(call["name"], call["args"], call["id"] or "", turn)
         return _message(call, result, tools.pictures_sync(result))
 
     async def awrap_tool_call(
@@ -109,6 +120,9 @@ class RoutedTools(AgentMiddleware[RoutedState, Any, Any]):
         call = request.tool_call
         turn = _turn_of(call, request.state)
         result = await tools.call(call["name"], call["args"], call["id"] or "", turn)
+        while result.approval is not None and self._defer_approvals:
+            interrupt(result.approval.to_json())  # raises, until the graph goes on
+            result = await tools.call(call["name"], call["args"], call["id"] or "", turn)
         return _message(call, result, await tools.pictures(result))
 
     def _asked(self, state: RoutedState, runtime: Runtime[Any]) -> Step:

@@ -8,6 +8,11 @@ Each agent run is one decision. Its key is the step's, else the agent run's id, 
 execution (Temporal, DBOS, Prefect) derives from the workflow: a run that is restarted after a crash
 has the same decision, and makes no call twice. For those engines this is a dynamic toolset: listing
 and each call are steps of theirs.
+
+With `defer_approvals=True`, a call that waits for somebody's word (`[[approvals]]`) ends the agent
+run with pydantic-ai's `DeferredToolRequests`, whose metadata is the question. Who answered it with
+`router.grant` or `router.refuse` goes on, in any process, with `agent.run(message_history=…,
+deferred_tool_results=DeferredToolResults(approvals={call_id: True}))`.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from bundle_router.ext.step_tools import META_NAMES, StepTools, check_parts, ste
 from bundle_router.wiring import Router
 
 with needs_extra("the adapter for pydantic-ai", "pydantic-ai"):
-    from pydantic_ai import ToolFailed, UserError
+    from pydantic_ai import ApprovalRequired, ToolFailed, UserError
     from pydantic_ai.messages import BinaryContent, InstructionPart, ModelRequest, ToolReturnPart
     from pydantic_ai.tools import RunContext, ToolDefinition
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
@@ -40,8 +45,9 @@ class RoutedToolset(DynamicToolset[Any]):
 
     `step` is the step to route, or a function that returns it from the run's context. `own_search`:
     deferred tools are passed with `defer_loading`, and pydantic-ai's search finds them (by the
-    provider if it can); otherwise the router's own `search_tools` does. `id` identifies the toolset
-    for durable execution.
+    provider if it can); otherwise the router's own `search_tools` does. `defer_approvals`: a held
+    call ends the agent run, which needs `DeferredToolRequests` among its output types; otherwise
+    the model is told that it waits. `id` identifies the toolset for durable execution.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class RoutedToolset(DynamicToolset[Any]):
         *,
         step: Step | StepOf,
         own_search: bool = False,
+        defer_approvals: bool = False,
         id: str = "bundle-router",
     ) -> None:
         check_parts(router, step)
@@ -60,6 +67,7 @@ class RoutedToolset(DynamicToolset[Any]):
                 router,
                 step_key(routed_step, "pydantic-ai", ctx.run_id),
                 own_search=own_search,
+                defer_approvals=defer_approvals,
                 name=id,
             )
 
@@ -69,10 +77,13 @@ class RoutedToolset(DynamicToolset[Any]):
 class StepToolset(AbstractToolset[Any]):
     """The tools of one agent run. The step is routed when they are first needed."""
 
-    def __init__(self, router: Router, step: Step, *, own_search: bool, name: str) -> None:
+    def __init__(
+        self, router: Router, step: Step, *, own_search: bool, defer_approvals: bool, name: str
+    ) -> None:
         self._router = router
         self._step = step
         self._own_search = own_search
+        self._defer_approvals = defer_approvals
         self._id = name
         self._tools: StepTools | None = None
         self._listed: tuple[Any, dict[str, ToolsetTool[Any]]] = (None, {})
@@ -122,10 +133,13 @@ class StepToolset(AbstractToolset[Any]):
     ) -> str | list[str | BinaryContent]:
         """Call the tool.
 
-        Raises ToolFailed with the text for the model if the result is not `ok`.
+        Raises ToolFailed with the text for the model if the result is not `ok`, and
+        ApprovalRequired if the call waits and approvals are deferred.
         """
         tools = await self._routed_tools()
         result = await tools.call(name, tool_args, ctx.tool_call_id or "", ctx.run_step)
+        if result.approval is not None and self._defer_approvals:
+            raise ApprovalRequired(metadata=result.approval.to_json())
         if not result.ok:
             raise ToolFailed(result.text)
         pictures = [BinaryContent.from_data_uri(url) for url in await tools.pictures(result)]

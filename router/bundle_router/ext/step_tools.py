@@ -10,6 +10,9 @@ Rules:
 3. The list is requested again only when a call reports that a tool joined it.
 4. A failure that the agent can see is text for the model. A name that is in no list is called like
    any other: it is refused with its code, and recorded as a gap.
+5. A call that waits for somebody's word is asked about once: the same call, made again by the model
+   or by a loop that goes on elsewhere, joins it. What runs it is the recorded grant, whatever the
+   framework says of an approval.
 """
 
 from __future__ import annotations
@@ -187,10 +190,14 @@ class StepTools:
     async def call(
         self, name: str, arguments: Mapping[str, Any] | str, call_id: str = "", turn: int = 0
     ) -> Result:
-        """Call a tool by the name that the model used, once per call id and turn (rule 2)."""
+        """Call a tool by the name that the model used, once per call id and turn (rule 2); a call
+        that waits for somebody's word is asked about once (rule 5).
+        """
         key = call_key(self.decision_id, call_id, name, arguments, turn)
         return self._note(
-            await self.router.call(self.run_id, name, arguments, decision=self.decision_id, key=key)
+            await self.router.call(
+                self.run_id, name, arguments, decision=self.decision_id, key=key, join=True
+            )
         )
 
     def call_sync(
@@ -199,7 +206,9 @@ class StepTools:
         """Call a tool as `call` does, from a loop that has no asyncio."""
         key = call_key(self.decision_id, call_id, name, arguments, turn)
         return self._note(
-            self.router.call_sync(self.run_id, name, arguments, decision=self.decision_id, key=key)
+            self.router.call_sync(
+                self.run_id, name, arguments, decision=self.decision_id, key=key, join=True
+            )
         )
 
     async def missed(self, name: str) -> str:

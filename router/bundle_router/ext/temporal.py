@@ -3,6 +3,9 @@
     # in a workflow
     decision = await route(Step(run_id=run_id_of(workflow.info().workflow_id), …))
     result = await call(decision, "repo.read_file", {"path": "README.md"})
+    while result.approval is not None:  # it waits for somebody's word: a signal wakes the workflow
+        await workflow.wait_condition(lambda: result.approval.id in self.answered)
+        result = await call(decision, …, approval=result.approval.id)
 
     # where tools run
     run_worker([Edit], "config", runs="runs")
@@ -129,7 +132,7 @@ def activities(router: Router) -> list[Callable[..., Any]]:
     return [
         _activity("route", lambda step: router.route(step_key(Step.from_json(step), *_place()))),
         _activity("tools", lambda asked: router.tools(**asked)),
-        _activity("call", lambda asked: router.call(**asked, key=short_key(*_place()))),
+        _activity("call", lambda asked: router.call(**{"key": short_key(*_place()), **asked})),
         _activity("missed", lambda asked: router.missed(**asked)),
         _activity("close_run", router.close_run),
     ]
@@ -195,10 +198,18 @@ async def call(
     decision: Decision,
     name: str,
     arguments: Mapping[str, Any] | str = "",
+    *,
+    approval: str = "",
     **options: Unpack[ActivityOptions],
 ) -> Result:
-    """Call a tool under a decision, once however often the activity is retried."""
+    """Call a tool under a decision, once however often the activity is retried.
+
+    A call that waits for somebody's word has an `approval`; with its id, the same call goes on once
+    that was answered. A signal may say so, and the record decides.
+    """
     payload = {**_named_decision(decision), "name": name, "arguments": arguments}
+    if approval:
+        payload |= {"approval": approval, "key": ""}  # the held call has its key
     return Result.from_json(await _execute("call", payload, options))
 
 
