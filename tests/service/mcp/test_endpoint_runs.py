@@ -490,3 +490,27 @@ def test_a_second_request_of_a_session_under_the_id_of_one_under_way_is_refused_
             )
 
     site.serve(work)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_held_call_is_one_question_with_its_handle_however_often_it_is_made(
+    site: Any, era: str
+) -> None:
+    policy = site.folder / "config" / "policy.toml"
+    row = '\n[[approvals]]\nname = "somebody looks"\ncalls = ["tool:kit.echo"]\n'
+    policy.write_text(policy.read_text(encoding="utf-8") + row, encoding="utf-8")
+
+    async def work(router: Any, endpoint: Any) -> None:
+        async with site.client(endpoint, era) as connected:
+            results = [await connected.call_tool("kit__echo", {"text": "x"}) for _ in range(5)]
+            questions = [result.meta["bundle-router/approval"] for result in results]
+            assert {result.is_error for result in results} == {True}
+            assert f"waits for approval {questions[0]['id']}" in text(results[0])
+            assert len({question["id"] for question in questions}) == 1
+            assert [record["type"] for record in site.records()] == ["approval.asked"]
+
+            await router.grant(questions[0]["id"], by="lead", binding=questions[0]["binding"])
+            done = await connected.call_tool("kit__echo", {"text": "x"})
+            assert (text(done), done.is_error) == ("said x", False)
+
+    site.serve(work)

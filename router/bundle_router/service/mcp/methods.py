@@ -38,6 +38,8 @@ from bundle_router.service.mcp.protocol import ClientRequest
 from bundle_router.service.mcp.result_forms import discover_result, initialize_result, result_for
 
 T = TypeVar("T")
+APPROVAL: Final = "bundle-router/approval"
+"""The `_meta` key of a result that waits for somebody's word: the question, without arguments."""
 _DEFECT: Final = "The router failed: this is a defect of it, named in its log."
 
 
@@ -116,7 +118,10 @@ class Methods:
             content = await self.answer_or_raise(self._run.content(result, request.version))
         else:
             content = [{"type": "text", "text": result.text}]
-        return {"content": content, "isError": not result.ok}
+        shown: Json = {"content": content, "isError": not result.ok}
+        if result.approval is not None:
+            shown["_meta"] = {APPROVAL: result.approval.to_json()}
+        return shown
 
     async def _call(self, pending: PendingRequest) -> Result:
         name = pending.request.params["name"]
