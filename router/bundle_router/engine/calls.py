@@ -141,7 +141,9 @@ class CallAdmission:
             return self._taken(keyed_call, wait_s)
         attempt = keyed_call.attempt + 1 if keyed_call is not None else 1
         refusal = self._refusal()
-        if self._state.surface.catalog.approvals or run.fold.approvals is not None:
+        catalog = self._state.surface.catalog
+        has_rows = catalog.approvals and catalog.approvals_of(self._target.tool)
+        if has_rows or run.fold.approvals is not None:
             return self._judge_held(refusal, attempt, wait_s)
         if refusal is None:
             return self._begin(attempt, wait_s)
