@@ -39,8 +39,9 @@ Mark = Literal["", "unseen", "look-alike", "hidden"]
 _SPECIAL: Final = re.compile(
     rf"(?P<line>\r\n|\n)|(?P<tab>\t)|(?P<blanks> {{{_BLANKS},}})"
     r"|(?P<hidden>\[redacted:[A-Za-z0-9:_.-]{1,200}\])"
-    r"|(?P<word>\w*[^\W\x00-\x7f]\w*)|(?P<other>[\x00-\x1f\x7f]|[^\x00-\x7f\w])"
+    r"|(?P<word>\w+)|(?P<other>[\x00-\x1f\x7f]|[^\x00-\x7f\w])"
 )
+"""Linear in the text: a word is taken whole, and its letters are looked at afterwards."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://[^\s\"'<>]+")
 _PRIVATE_USE: Final = "Co"
 _SPACES: Final = ("Zs", "Zl", "Zp")
@@ -183,6 +184,8 @@ def text_parts(text: str) -> Iterator[TextPart]:
     """Yield the pieces of a text, in order, with what is to be marked apart."""
     plain = 0
     for match in _SPECIAL.finditer(text):
+        if match["word"] is not None and match[0].isascii():
+            continue
         parts = [*_parts_of(match)]
         if not any(part.mark for part in parts):
             continue
