@@ -28,7 +28,9 @@ STEP = ("--workflow", "feature", "--role", "implementer", "--step", "edit")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A folder in which the demo ran: the folder, the run's id, and what was printed."""
     folder = tmp_path_factory.mktemp("demo")
-    printed = run(folder, "demo").stdout
+    done = run(folder, "demo")
+    assert "tool.crashed" not in done.stderr, done.stderr
+    printed = done.stdout
     found = re.search(r"runs/(demo-[0-9a-f-]+)", printed)
     assert found is not None
     return folder, found[1], printed
