@@ -222,13 +222,16 @@ class CallStarted(_ToolCall):
     @checked(lambda: LINE_FORMS[CallStarted.type]())
     def from_json(cls, record: Mapping[str, Any]) -> CallStarted:
         """Return the record of a line. Raises CorruptRun for another line."""
-        own_fields: Json = {name: record.get(name) or "" for name in ("writer", "arguments_digest")}
-        own_fields |= {
-            name: tuple(record.get(name) or ()) for name in ("returns", "sends", "would")
-        }
-        uses = record.get("approvals") or ()
-        own_fields["approvals"] = tuple([ApprovalUse(row["id"], row.get("n", 0)) for row in uses])
-        return cls(**cls._call_from(record), **own_fields)
+        uses = [ApprovalUse(row["id"], row.get("n", 0)) for row in record.get("approvals") or ()]
+        return cls(
+            **cls._call_from(record),
+            writer=record.get("writer") or "",
+            arguments_digest=record.get("arguments_digest") or "",
+            returns=tuple(record.get("returns") or ()),
+            sends=tuple(record.get("sends") or ()),
+            would=tuple(record.get("would") or ()),
+            approvals=tuple(uses),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

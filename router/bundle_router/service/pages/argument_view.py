@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -101,15 +102,18 @@ def argument_page(arguments: str, number: int = 1) -> ArgumentPage:
     """
     pages = [*_pages(arguments)] or [()]
     place = min(max(number, 1), len(pages))
-    rows = [row for page in pages for row in page]
-    parts = [part for row in rows for part in row.parts]
+    marks: Counter[Mark] = Counter()
+    for page in pages:
+        for row in page:
+            marks.update(part.mark for part in row.parts)
+
     return ArgumentPage(
         pages[place - 1],
         place,
         len(pages),
-        sum(len(text) for _, _, text in _values(arguments)),
-        sum(part.mark in ("unseen", "look-alike") for part in parts),
-        sum(part.mark == "hidden" for part in parts),
+        characters=sum(len(text) for _, _, text in _values(arguments)),
+        marks=marks["unseen"] + marks["look-alike"],
+        hidden=marks["hidden"],
     )
 
 
@@ -216,10 +220,12 @@ def _parts_of(match: re.Match[str]) -> Iterator[TextPart]:
 def _word_parts(word: str) -> Iterator[TextPart]:
     is_imitation = is_mixed(word) or as_latin(word).isascii()
     for run in re.findall(r"[\x00-\x7f]+|[^\x00-\x7f]", word):
-        if is_imitation and not run.isascii() and as_latin(run).isascii():
+        if run.isascii():
+            yield TextPart(run)
+        elif is_imitation and as_latin(run).isascii():
             yield TextPart(run, "look-alike", _code_point(run))
         else:
-            yield TextPart(run) if run.isascii() else _character_part(run)
+            yield _character_part(run)
 
 
 def _character_part(character: str) -> TextPart:

@@ -228,7 +228,12 @@ class PageViews:
         most_records = None if first(query, "all") == "1" else OVERVIEW_RECORDS
         stats = self._reader.index.stats(run_question, most_records)
         habits = counted_habits(stats.tables[SEARCHED])
+        decisions_by_source = [(row.name, row.count) for row in stats.tables["source × day"]]
         kept = kept_query(query, RUN_FILTERS)
+        filters: list[tuple[str, str, dict[str, list[str]]]] = []
+        for name, values in kept.items():
+            filters += [(name, value, without(kept, name, value)) for value in values]
+
         return self._page(
             "overview.html",
             "Overview",
@@ -239,15 +244,9 @@ class PageViews:
             trends=[trend for trend in trends_of(stats, query) if trend.bars],
             tokens=charts.tokens_over_days(stats.by_day),
             sources=SOURCES,
-            mix=charts.sources_over_days(
-                [(row.name, row.count) for row in stats.tables["source × day"]], SOURCES
-            ),
+            mix=charts.sources_over_days(decisions_by_source, SOURCES),
             kept=kept,
-            filters=[
-                (name, value, without(kept, name, value))
-                for name, values in kept.items()
-                for value in values
-            ],
+            filters=filters,
         )
 
     def search(self, query: Query) -> PageContent:
